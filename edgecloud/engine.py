@@ -25,14 +25,17 @@ class Engine(Protocol):
     def generate(self, request: ChatRequest) -> AsyncGenerator[EngineEvent, None]:
         """Answer one request; closing the generator cancels the work within a step or two.
 
-        Yields `Start` once the request is checked and queued (every error that is the caller's fault is raised before it), then for
-        each choice its deltas and exactly one `ChoiceDone`, then one `Done`. Raises `EdgeCloudError` otherwise.
+        Yields `Start` once the request is checked and queued (every error that is the caller's fault is
+        raised before it), then for each choice its deltas and exactly one `ChoiceDone`, then one `Done`.
+        Raises `EdgeCloudError` otherwise.
         """
 
     async def count_tokens(self, request: ChatRequest) -> int:
         """Prompt tokens of the request as `generate` would count them."""
 
-    async def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]: ...
+    async def tokenize(
+        self, text: str, *, add_special: bool = False, parse_special: bool = False
+    ) -> list[int]: ...
 
     async def detokenize(self, ids: Sequence[int]) -> str: ...
 

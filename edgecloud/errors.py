@@ -12,8 +12,8 @@ from typing import ClassVar
 class EdgeCloudError(Exception):
     """Base of the hierarchy.
 
-    `message` is what a person sees; `param` names the request field at fault; `extra` are further JSON keys of the
-    OpenAI envelope (`n_ctx`); `retry_after` is in seconds and sent as `Retry-After`.
+    `message` is what a person sees; `param` names the request field at fault; `extra` are further JSON keys
+    of the OpenAI envelope (`n_ctx`); `retry_after` is in seconds and sent as `Retry-After`.
     """
 
     status: ClassVar[int] = 500
@@ -48,7 +48,9 @@ class BadRequest(EdgeCloudError):
 
 
 class ContextLengthExceeded(BadRequest):
-    """The prompt does not fit the model's context; carries `n_prompt_tokens` and `n_ctx`, as llama.cpp clients expect."""
+    """The prompt does not fit the model's context; carries `n_prompt_tokens` and `n_ctx`, as llama.cpp
+    clients expect.
+    """
 
     type = "exceed_context_size_error"
     default_code = "context_length_exceeded"
@@ -56,7 +58,8 @@ class ContextLengthExceeded(BadRequest):
 
     def __init__(self, n_prompt_tokens: int, n_ctx: int, *, param: str | None = "messages") -> None:
         super().__init__(
-            f"The prompt is {n_prompt_tokens} tokens and the context holds {n_ctx}: shorten it or raise --ctx-size.",
+            f"The prompt is {n_prompt_tokens} tokens and the context holds {n_ctx}: "
+            "shorten it or raise --ctx-size.",
             param=param,
             extra={"n_prompt_tokens": n_prompt_tokens, "n_ctx": n_ctx},
         )
@@ -203,7 +206,7 @@ class InternalError(EdgeCloudError):
     default_code = "internal_error"
 
     def __init__(self) -> None:
-        super().__init__("Something went wrong inside edgecloud; the log has the details under this request id.")
+        super().__init__("Something went wrong inside edgecloud; its log says what, under this request id.")
 
 
 def sentence(error: BaseException) -> EdgeCloudError:

@@ -1,6 +1,7 @@
 """What flows through the house: requests in, events out, one receipt at the end.
 
-Frozen, slotted dataclasses with no behaviour but derived facts. Doors translate into them, engines work on them.
+Frozen, slotted dataclasses with no behaviour but derived facts. Doors translate into them, engines work on
+them.
 """
 
 from __future__ import annotations
@@ -73,8 +74,9 @@ ToolChoice = Literal["auto", "none", "required"] | NamedTool
 class Sampling:
     """How the next token is drawn. `None` means the engine's default; `temperature` 0 is greedy.
 
-    Ranges are checked at the doors: temperature 0..2, top_p (0, 1], min_p [0, 1], top_k >= 0 (0 is off), presence and frequency
-    penalty -2..2, repeat_penalty > 0 (1 is off), seed within int64, logit_bias -100..100 by token id.
+    Ranges are checked at the doors: temperature 0..2, top_p (0, 1], min_p [0, 1], top_k >= 0 (0 is off),
+    presence and frequency penalty -2..2, repeat_penalty > 0 (1 is off), seed within int64, logit_bias
+    -100..100 by token id.
     """
 
     temperature: float | None = None
@@ -100,10 +102,11 @@ class Constraint:
 class ChatRequest:
     """One request for one prompt. Either `messages` (rendered by the model's template) or a raw `prompt`.
 
-    `prompt` is text or token ids. `max_tokens` is clamped to what is left of the context. `logprobs` is None for off, else how many
-    alternatives (0..20) come with each token. `echo` returns the prompt first (completions only; with `max_tokens` 0 it only scores).
-    `deadline_s` is a duration in seconds from when the gateway takes the request, the whole chain included.
-    `tenant` is a short hash of the API key, `tags` are the caller's.
+    `prompt` is text or token ids. `max_tokens` is clamped to what is left of the context. `logprobs` is
+    None for off, else how many alternatives (0..20) come with each token. `echo` returns the prompt first
+    (completions only; with `max_tokens` 0 it only scores). `deadline_s` is a duration in seconds from when
+    the gateway takes the request, the whole chain included. `tenant` is a short hash of the API key, `tags`
+    are the caller's.
     """
 
     messages: tuple[Message, ...] = ()
@@ -187,7 +190,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The request is valid, rendered, tokenized, fits, and is queued: from here on errors come after status 200."""
+    """The request is valid, rendered, tokenized, fits and is queued; from here on errors come after a 200."""
 
     engine: str
     model: str
@@ -197,7 +200,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Text of one choice, never empty. `num_tokens` tokens are accounted to it (stop text held back included later)."""
+    """Text of one choice, never empty. `num_tokens` tokens are accounted to it (stop text held back included
+    later).
+    """
 
     text: str
     index: int = 0
@@ -214,7 +219,9 @@ class ReasoningDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A piece of a tool call. The first piece of each `call_index` carries `id` and `name`; later ones only `arguments`."""
+    """A piece of a tool call. The first piece of each `call_index` carries `id` and `name`; later ones only
+    `arguments`.
+    """
 
     call_index: int
     id: str | None = None
@@ -252,7 +259,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds: waiting for a place, computing the prompt, first token since submission, and drawing the rest."""
+    """Seconds: waiting for a place, computing the prompt, to the first token, and drawing the rest."""
 
     queue_s: float = 0.0
     prefill_s: float = 0.0
@@ -321,7 +328,7 @@ EngineEvent = Start | Delta | Notice | Done
 Event = Start | Delta | Notice | Finish
 
 
-# ----------------------------------------------------------------------------------------- what is known of models
+# -------------------------------------------------------------------------------- what is known of models
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,157 @@
+"""Names to engines: local models, pools and embedders, made when first asked for and kept."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgecloud.engine import Embedder, Engine
+from edgecloud.errors import BadRequest, EdgeCloudError, ModelNotFound
+from edgecloud.settings import PoolEntry, Settings
+from edgecloud.types import ModelCard
+
+if TYPE_CHECKING:
+    from edgecloud.models import ModelFile
+
+    from ..local_engine.host import ModelHost
+
+AUTO = "auto"
+
+
+class Catalog:
+    """Every model this process can answer with.
+
+    Over HTTP (`listed_only`) a name must be one that `cards` lists; from the shell it may also be a path or
+    a pulled `hf:` name.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._host: ModelHost | None = None
+        self._remotes: dict[str, Engine] = {}
+        self._embedders: dict[Path, Embedder] = {}
+        self._lock = asyncio.Lock()
+
+    # ------------------------------------------------------------------------------------------------ lookups
+
+    async def engine(self, name: str, *, listed_only: bool) -> Engine:
+        """The engine behind a model name. Raises `ModelNotFound`, `BadRequest` for an embedding model,
+        `ModelLoadError`.
+        """
+        target = self._target(name, self.settings.model)
+        if (entry := self._pool_entry(target)) is not None:
+            return self._remote(entry)
+        file = await asyncio.to_thread(self._file, name, target, listed_only)
+        if file.kind != "chat":
+            raise BadRequest(f"{file.name} is an embedding model: use it with /v1/embeddings.", param="model")
+        return self._local(file)
+
+    async def embedder(self, name: str, *, listed_only: bool) -> Embedder:
+        """The embedder behind a model name. Raises `ModelNotFound`, or `BadRequest` for a chat model."""
+        target = self._target(name, self.settings.embedder)
+        if self._pool_entry(target) is not None:
+            raise BadRequest(f"{target} is a pool: embeddings are computed on this machine.", param="model")
+        file = await asyncio.to_thread(self._file, name, target, listed_only)
+        if file.kind != "embedding":
+            raise BadRequest(
+                f"{file.name} is a chat model and gives no embeddings: ask for {self.settings.embedder!r}.",
+                param="model",
+            )
+        async with self._lock:
+            if file.path not in self._embedders:
+                self._embedders[file.path] = await asyncio.to_thread(self._open_embedder, file)
+        return self._embedders[file.path]
+
+    async def cards(self) -> list[ModelCard]:
+        """`auto` first, then chat models with their aliases, pools, and embedding models."""
+        files = await asyncio.to_thread(self._files)
+        chat = [self._card(file) for file in files if file.kind == "chat"]
+        pools = [
+            ModelCard(id=entry.name, kind="chat", engine="pool", detail=entry.model)
+            for entry in self.settings.pool
+        ]
+        embedding = [self._card(file) for file in files if file.kind == "embedding"]
+        return [ModelCard(id=AUTO, kind="auto", detail=self.settings.model), *chat, *pools, *embedding]
+
+    def loaded(self) -> list[Engine]:
+        """Engines that hold something worth asking the health of."""
+        return [*(self._host.loaded() if self._host else []), *self._remotes.values()]
+
+    async def aclose(self) -> None:
+        """Close everything, whatever each says."""
+        closers: list[Any] = [*self._remotes.values(), *self._embedders.values()]
+        if self._host is not None:
+            closers.append(self._host)
+        await asyncio.gather(*(closer.aclose() for closer in closers), return_exceptions=True)
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    def _target(self, name: str, default: str) -> str:
+        return default if name == AUTO else self.settings.aliases.get(name, name)
+
+    def _pool_entry(self, name: str) -> PoolEntry | None:
+        return next((entry for entry in self.settings.pool if entry.name == name), None)
+
+    def _file(self, asked: str, target: str, listed_only: bool) -> ModelFile:
+        from edgecloud.models import resolve
+
+        if listed_only and asked != AUTO and asked not in self.settings.aliases:
+            files = {file.name: file for file in self._files()}
+            if asked not in files:
+                raise ModelNotFound(asked, [AUTO, *files, *(entry.name for entry in self.settings.pool)])
+            return files[asked]
+        return resolve(target, self.settings)
+
+    def _files(self) -> list[ModelFile]:
+        """Listed models: the default, the named extras, and what is installed or pulled; the first of a name
+        wins.
+        """
+        from edgecloud.models import list_models, resolve
+
+        files: dict[str, ModelFile] = {}
+        for name in (self.settings.model, *self.settings.extra_models):
+            if self._pool_entry(name) is None:
+                try:
+                    file = resolve(name, self.settings)
+                except EdgeCloudError:
+                    continue
+                files.setdefault(file.name, file)
+        for file in list_models(self.settings):
+            files.setdefault(file.name, file)
+        return list(files.values())
+
+    def _card(self, file: ModelFile) -> ModelCard:
+        aliases = tuple(
+            alias for alias, name in self.settings.aliases.items() if name in (file.name, str(file.path))
+        )
+        loaded = any(engine.name == file.name for engine in self.loaded())
+        created = int(file.path.stat().st_mtime) if file.path.exists() else 0
+        return ModelCard(
+            id=file.name,
+            kind=file.kind,
+            engine="local",
+            aliases=aliases,
+            created=created,
+            loaded=loaded,
+            detail=file.variant,
+        )
+
+    def _local(self, file: ModelFile) -> Engine:
+        if self._host is None:
+            from ..local_engine.host import ModelHost
+
+            self._host = ModelHost(self.settings)
+        return self._host.engine(file)
+
+    def _remote(self, entry: PoolEntry) -> Engine:
+        if entry.name not in self._remotes:
+            from ..pool.client import RemoteEngine
+
+            self._remotes[entry.name] = RemoteEngine(entry, self.settings)
+        return self._remotes[entry.name]
+
+    def _open_embedder(self, file: ModelFile) -> Embedder:
+        from ..local_engine.embedder import open_embedder
+
+        return open_embedder(file, self.settings)

@@ -1,0 +1,43 @@
+"""A gateway for this process: the running server's, when there is one of our version, else one of our own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgecloud.settings import Settings, data_dir
+
+if TYPE_CHECKING:
+    from .client import GatewayClient
+    from .gateway import Gateway
+    from .history import History
+
+
+def database_path() -> str:
+    return str(data_dir() / "edgecloud.db")
+
+
+def build_gateway(settings: Settings) -> Gateway:
+    """A gateway in this process, over the real engines and the user's history."""
+    from .catalog import Catalog
+    from .gateway import Gateway
+    from .journal import Journal
+
+    def open_history() -> History:
+        from .history import History
+
+        history = History(data_dir() / "edgecloud.db")
+        history.recover()
+        if settings.history.retention_days:
+            history.prune(settings.history.retention_days)
+        return history
+
+    journal = Journal(open_history) if settings.history.enabled else None
+    return Gateway(settings, Catalog(settings), journal)
+
+
+async def open_gateway(settings: Settings) -> Gateway | GatewayClient:
+    """The running server of this version through its private socket, or a gateway of our own."""
+    from .client import connect
+
+    client = await connect()
+    return client if client is not None else build_gateway(settings)
