@@ -1,0 +1,140 @@
+"""What the OpenAI and Anthropic formats share: stream options, usage, and an answer gathered from events."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from edgecloud.types import (
+    ChoiceDone,
+    Done,
+    Event,
+    Finish,
+    FinishReason,
+    ReasoningDelta,
+    Start,
+    TextDelta,
+    TokenLogprob,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
+
+# JSON has no infinities; OpenAI's own floor for an impossible token.
+LEAST_LOGPROB = -9999.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Whether to stream, whether a usage chunk ends the stream, and whether every chunk carries the usage so far."""
+
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+
+
+class Choice:
+    """What one choice has said so far."""
+
+    __slots__ = ("_calls", "_reasoning", "_text", "logprobs", "reason", "stop")
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, tuple[str, str, list[str]]] = {}
+        self.logprobs: list[TokenLogprob] = []
+        self.reason: FinishReason | None = None
+        self.stop: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self._reasoning)
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        return [ToolCall(id, name, "".join(pieces)) for id, name, pieces in self._calls.values()]
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        if self.reason is None:
+            raise RuntimeError("An answer was asked for before every choice was done.")
+        return self.reason
+
+    def add(self, event: TextDelta | ReasoningDelta | ToolCallDelta | ChoiceDone) -> None:
+        match event:
+            case TextDelta():
+                self._text.append(event.text)
+                self.logprobs.extend(event.logprobs)
+            case ReasoningDelta():
+                self._reasoning.append(event.text)
+            case ToolCallDelta():
+                if event.call_index not in self._calls:
+                    self._calls[event.call_index] = (event.id or "", event.name or "", [])
+                self._calls[event.call_index][2].append(event.arguments)
+            case ChoiceDone():
+                self.reason, self.stop = event.reason, event.stop
+
+
+class Answer:
+    """The events of one request gathered into choices. An explicit model name is echoed; `auto` reports who answered."""
+
+    def __init__(self, model: str, n: int = 1) -> None:
+        self.identity = Identity(model)
+        self.choices = [Choice() for _ in range(n)]
+        self.usage = Usage()
+
+    def add(self, event: Event | Done) -> None:
+        match event:
+            case Start():
+                self.identity.answered_by(event)
+            case TextDelta() | ReasoningDelta() | ToolCallDelta() | ChoiceDone():
+                self.choices[event.index].add(event)
+            case Finish() | Done():
+                self.usage = event.usage
+
+
+class Identity:
+    """The `model` and `system_fingerprint` of an answer, known in full once `Start` has come."""
+
+    __slots__ = ("_echo", "fingerprint", "model")
+
+    def __init__(self, model: str) -> None:
+        self._echo = model
+        self.model = model
+        self.fingerprint = "edgecloud"
+
+    def answered_by(self, start: Start) -> None:
+        if self._echo == "auto":
+            self.model = start.model
+        self.fingerprint = "-".join(part for part in ("edgecloud", start.engine, start.variant) if part)
+
+
+def suffix(request_id: str) -> str:
+    """The part of our request id after its prefix, so that `chatcmpl-…` and the receipt can be matched."""
+    return request_id.rpartition("-")[2]
+
+
+def finite(logprob: float) -> float:
+    """The log-probability as JSON can hold it, never above zero."""
+    return LEAST_LOGPROB if math.isnan(logprob) else max(LEAST_LOGPROB, min(logprob, 0.0))
+
+
+def compact(value: Any) -> str:
+    """JSON text without spaces, non-ASCII kept as it is."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def openai_usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }

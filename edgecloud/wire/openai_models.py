@@ -1,0 +1,35 @@
+"""The OpenAI model list, with the fields that clients of llama.cpp, vLLM and OpenRouter look for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from edgecloud.types import ModelCard
+
+
+def body(card: ModelCard) -> dict[str, Any]:
+    """One model; `context_length` is in tokens and left out where it is unknown."""
+    result: dict[str, Any] = {
+        "id": card.id,
+        "object": "model",
+        "created": card.created,
+        "owned_by": card.engine or "edgecloud",
+        "kind": card.kind,
+        "aliases": list(card.aliases),
+        "loaded": card.loaded,
+    }
+    if card.context is not None:
+        # OpenRouter's name, vLLM's and llama-server's for the same number.
+        result |= {
+            "context_length": card.context,
+            "max_model_len": card.context,
+            "meta": {"n_ctx": card.context},
+        }
+    if card.detail:
+        result["description"] = card.detail
+    return result
+
+
+def list_body(cards: Iterable[ModelCard]) -> dict[str, Any]:
+    return {"object": "list", "data": [body(card) for card in cards]}
