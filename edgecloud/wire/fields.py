@@ -155,6 +155,28 @@ def token_ids(value: list[Any], path: str) -> tuple[int, ...]:
     return tuple(integer(item, f"{path}[{number}]", 0, 2**31 - 1) for number, item in enumerate(value))
 
 
+def inputs(value: Any, path: str, most: int) -> list[str | tuple[int, ...]]:
+    """A string, a list of token ids, or a list of up to `most` of either; none of them empty."""
+    if isinstance(value, str):
+        return [_input(value, path)]
+    if not isinstance(value, list) or not value:
+        raise BadRequest(
+            f"{path} must be a string or a list of strings or token ids, and not empty.", param=path
+        )
+    if not isinstance(value[0], str | list):
+        return [_input(value, path)]
+    if len(value) > most:
+        raise BadRequest(f"{path} may hold at most {most} entries.", param=path)
+    return [_input(item, f"{path}[{number}]") for number, item in enumerate(value)]
+
+
+def _input(value: Any, path: str) -> str | tuple[int, ...]:
+    result = token_ids(value, path) if isinstance(value, list) else text(value, path)
+    if not result:
+        raise BadRequest(f"{path} must not be empty.", param=path)
+    return result
+
+
 def plain(value: Any, path: str, depth: int = 0) -> None:
     """Check JSON whose inside is the caller's own: valid Unicode, finite numbers, nested at most `MAX_DEPTH` deep."""
     if isinstance(value, str):

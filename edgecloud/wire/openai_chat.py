@@ -343,7 +343,6 @@ class ChunkDecoder(upstream.StreamDecoder):
     def __init__(self, n: int = 1) -> None:
         super().__init__(n)
         self._calls = [upstream.ToolCalls(index) for index in range(n)]
-        self._unsent: dict[int, list[TokenLogprob]] = {}
 
     def _deltas(self, index: int, choice: dict[str, Any]) -> list[EngineEvent]:
         delta = upstream.mapping(choice.get("delta") or choice.get("message"), "delta")
@@ -351,13 +350,10 @@ class ChunkDecoder(upstream.StreamDecoder):
         reasoning = upstream.content(delta.get("reasoning_content") or delta.get("reasoning"), "reasoning")
         if reasoning:
             events.append(ReasoningDelta(reasoning, index))
-        # The log-probabilities of half a character come without text: they wait for the rest of it.
-        logprobs = self._unsent.pop(index, []) + _read_logprobs(choice.get("logprobs"))
         text = upstream.content(delta.get("content"), "content")
+        logprobs = self.joined(index, _read_logprobs(choice.get("logprobs")), bool(text))
         if text:
-            events.append(TextDelta(text, index, tuple(logprobs), max(1, len(logprobs))))
-        elif logprobs:
-            self._unsent[index] = logprobs
+            events.append(TextDelta(text, index, logprobs, max(1, len(logprobs))))
         legacy = upstream.mapping(delta.get("function_call"), "function_call")
         calls = upstream.sequence(delta.get("tool_calls"), "tool_calls")
         if legacy:

@@ -7,6 +7,7 @@ Their texts are quoted only in part, and never on a 401 or 403, where some of th
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from edgecloud.errors import (
@@ -55,6 +56,7 @@ class StreamDecoder:
         self._usage: Usage | None = None
         self._counted = 0
         self._called: set[int] = set()
+        self._waiting: dict[int, list[TokenLogprob]] = {}
 
     def feed(self, chunk: Any) -> list[EngineEvent]:
         """Events of one decoded chunk. Raises `UpstreamError` for an error chunk or one that makes no sense."""
@@ -79,6 +81,15 @@ class StreamDecoder:
 
     def _deltas(self, index: int, choice: dict[str, Any]) -> list[EngineEvent]:
         raise NotImplementedError
+
+    def joined(self, index: int, logprobs: list[TokenLogprob], has_text: bool) -> tuple[TokenLogprob, ...]:
+        """What to send along with this text. Half a character comes without text: its logprobs wait for the rest."""
+        all_of = self._waiting.pop(index, []) + logprobs
+        if has_text:
+            return tuple(all_of)
+        if all_of:
+            self._waiting[index] = all_of
+        return ()
 
     def _choice(self, index: int, choice: dict[str, Any]) -> list[EngineEvent]:
         events = self._deltas(index, choice)
@@ -293,6 +304,22 @@ def token_logprob(value: Any) -> TokenLogprob:
         )
     )
     return TokenLogprob(*_logprob_parts(entry), tops)
+
+
+def legacy_logprob(token: Any, logprob: Any, top: Any) -> TokenLogprob:
+    """One position of the legacy lists, whose alternatives are a mapping of token to log-probability or null."""
+    name = string(token, "token")
+    # An echoed prompt's first token follows nothing.
+    chosen = math.nan if logprob is None else real(logprob, "logprob")
+    alternatives = sorted(
+        (
+            (real(value, "logprob"), string(key, "token"))
+            for key, value in mapping(top, "top_logprobs").items()
+        ),
+        reverse=True,
+    )
+    tops = tuple(TopLogprob(key, value, key.encode(), -1) for value, key in alternatives)
+    return TokenLogprob(name, chosen, name.encode(), -1, tops)
 
 
 def _logprob_parts(value: Any) -> tuple[str, float, bytes, int]:
