@@ -127,7 +127,8 @@ def _read_dataclass(cls: type[Any]) -> Read:
 
 
 def _make_dataclass_reader(cls: type[Any]) -> Read:
-    hints = get_type_hints(cls)
+    # Without the class's own names, where the field `bytes` would hide the type.
+    hints = get_type_hints(cls, localns={})
     readers = {field.name: _reader(hints[field.name]) for field in fields(cls)}
     required = [field.name for field in fields(cls) if _required(field)]
 
