@@ -10,25 +10,27 @@ import hashlib
 import importlib.util
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from edgecloud import gguf
-from edgecloud.errors import BadRequest, EdgeCloudError, ModelLoadError, ModelNotFound, NotFound
+from edgecloud import gguf, hub
+from edgecloud.errors import (
+    BadRequest,
+    EdgeCloudError,
+    ModelLoadError,
+    ModelNotFound,
+    NoPermittedRoute,
+    NotFound,
+)
 from edgecloud.settings import Settings, data_dir
 
 STARTER = "smollm2"
 STARTER_EMBEDDER = "minilm"
 MINILM_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 
-_HUB_SPEC = re.compile(r"hf:(?P<owner>[\w.-]+)/(?P<repo>[\w.-]+)(?::(?P<quant>[\w./-]+))?", re.ASCII)
 _SHARD = re.compile(r"-(?P<index>\d{5})-of-\d{5}$")
-_QUANT = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q\d|TQ\d)\w*|BF16|F16|F32|MXFP4\w*)(?=$|[-.])", re.IGNORECASE)
-
-# Receives (bytes so far, bytes in all, file name).
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +43,6 @@ class ModelFile:
     kind: Literal["chat", "embedding"]
     size: int
     variant: str = ""
-
-
-class HubSpec(NamedTuple):
-    """`hf:owner/repo:QUANT`, where `quant` may also be a file's name."""
-
-    owner: str
-    repo: str
-    quant: str | None
-
-    @property
-    def repo_id(self) -> str:
-        return f"{self.owner}/{self.repo}"
-
-    def __str__(self) -> str:
-        return f"hf:{self.repo_id}" + (f":{self.quant}" if self.quant else "")
 
 
 class Survey(NamedTuple):
@@ -78,7 +65,7 @@ def resolve(name: str, settings: Settings, *, tuned: bool = True) -> ModelFile:
     elif name == STARTER_EMBEDDER:
         return _starter_embedder()
     elif name.startswith("hf:"):
-        model = _described(_pulled_file(parse_hub_spec(name)))
+        model = _described(_pulled_file(hub.parse_spec(name)))
     elif name.lower().endswith(".gguf"):
         model = _described(Path(name).expanduser().absolute())
     else:
@@ -127,24 +114,32 @@ def tuned_dir(path: Path) -> Path:
     return data_dir() / "tuned" / gguf.fingerprint(path)
 
 
-def parse_hub_spec(spec: str) -> HubSpec:
-    found = _HUB_SPEC.fullmatch(spec)
-    if found is None or ".." in spec:
-        raise BadRequest(
-            f"{spec[:80]!r} is not a model on the hub: write hf:owner/repo:QUANT.", param="model"
-        )
-    return HubSpec(found["owner"], found["repo"], found["quant"])
-
-
-def quant_label(filename: str) -> str | None:
-    """`Q4_K_M` from `Qwen2.5-0.5B-Instruct-Q4_K_M.gguf`, upper case; None where the name has none."""
-    found = _QUANT.findall(_SHARD.sub("", Path(filename).stem))
-    return found[-1].upper() if found else None
-
-
 def short_name(path: Path) -> str:
     """The name a file goes by: its own, in lower case, without ending and shard count."""
     return _SHARD.sub("", path.stem).lower()
+
+
+def pull(spec: str, settings: Settings, progress: hub.Progress | None = None) -> ModelFile:
+    """Fetch `hf:owner/repo:QUANT` from the hub (see `hub.pull`) unless it is here already.
+
+    Raises `NoPermittedRoute` when offline, and one sentence for everything else that can go wrong.
+    """
+    parsed = hub.parse_spec(_dealias(spec, settings))
+    if settings.offline:
+        raise NoPermittedRoute(
+            "Offline mode is on, so nothing can be pulled: drop --offline or unset `offline`."
+        )
+    return _described(hub.pull(parsed, models_dir(), progress))
+
+
+def set_default(name: str, settings: Settings) -> ModelFile:
+    """Make a model the one that `auto` means, or an embedding model the embedder, in `config.toml`."""
+    from edgecloud.settings import set_value
+
+    model = resolve(name, settings, tuned=False)
+    is_named = model.path.is_relative_to(models_dir()) or model.name in (STARTER, STARTER_EMBEDDER)
+    set_value("model" if model.kind == "chat" else "embedder", model.name if is_named else str(model.path))
+    return model
 
 
 def remove(name: str, settings: Settings) -> ModelFile:
@@ -248,21 +243,18 @@ def _model_files(folder: Path) -> Iterator[Path]:
     for file in sorted(folder.rglob("*.gguf")):
         shard = _SHARD.search(file.stem)
         hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-        if not hidden and "mmproj" not in file.name.lower() and (shard is None or int(shard["index"]) == 1):
+        if not hidden and hub.is_model(file.name) and (shard is None or int(shard["index"]) == 1):
             yield file
 
 
-def _pulled_file(spec: HubSpec) -> Path:
-    files = list(_model_files(models_dir() / spec.owner / spec.repo))
-    if spec.quant is not None:
-        files = [file for file in files if spec.quant.upper() in (quant_label(file.name), file.name.upper())]
+def _pulled_file(spec: hub.HubSpec) -> Path:
+    home = models_dir() / spec.owner / spec.repo
+    files = [file for file in _model_files(home) if spec.matches(file.relative_to(home).as_posix())]
     if not files:
         raise NotFound(
             f"{spec} is not here yet: edgecloud models pull {spec}", param="model", code="model_not_found"
         )
     if len(files) > 1:
-        choices = ", ".join(
-            sorted(str(spec._replace(quant=quant_label(file.name) or file.name)) for file in files)
-        )
+        choices = ", ".join(f"hf:{spec.repo_id}:{file.relative_to(home).as_posix()}" for file in files)
         raise BadRequest(f"{spec} could be any of {choices}: name one.", param="model")
     return files[0]
