@@ -1,0 +1,206 @@
+"""SQLite the way every room uses it: open, migrate, write in a transaction, and say what went wrong.
+
+Plain `sqlite3`: nothing here needs more, and `ask` should not wait for an import. A room exports
+`MIGRATIONS`, functions that change the schema; each runs once per file, in a transaction of its own, however
+many processes open a fresh file at the same moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from edgecloud.errors import StorageError
+
+Migration = Callable[[sqlite3.Connection], None]
+"""Changes the schema with `connection.execute`; never with `executescript`, which commits first."""
+
+BUSY_S = 10.0
+"""How long a statement waits for another process's transaction. Ours are milliseconds long."""
+
+
+class DatabaseDamaged(StorageError):
+    """The file is not a database, or its pages contradict each other."""
+
+    default_code = "storage_damaged"
+
+
+def open_database(
+    path: Path, migrations: Sequence[Migration] = (), *, busy_s: float = BUSY_S
+) -> sqlite3.Connection:
+    """A connection in autocommit mode (write inside `transaction`) to a file whose schema is up to date.
+
+    WAL, foreign keys and secure delete are on; the file is 0600, a folder made for it 0700. The connection
+    may be used from several threads, one at a time: its owner holds a lock. Raises `StorageError`.
+    """
+    with storage_errors(path.name):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # SQLite gives the WAL and shared-memory files the mode of the database.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.fchmod(descriptor, 0o600)
+        os.close(descriptor)
+        connection = sqlite3.connect(path, timeout=busy_s, isolation_level=None, check_same_thread=False)
+        try:
+            _enter_wal(connection, busy_s)
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA secure_delete = ON")
+            _migrate(connection, migrations)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def open_or_rebuild(
+    path: Path, migrations: Sequence[Migration] = (), *, busy_s: float = BUSY_S
+) -> sqlite3.Connection:
+    """As `open_database`, for a file with nothing precious: a damaged one is thrown away and made anew."""
+    try:
+        return open_database(path, migrations, busy_s=busy_s)
+    except DatabaseDamaged:
+        pass
+    # Of several processes that meet the damage at once, one rebuilds; the others open what it made.
+    with storage_errors(path.name), path.with_name(path.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            return open_database(path, migrations, busy_s=busy_s)
+        except DatabaseDamaged:
+            for suffix in ("", "-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            return open_database(path, migrations, busy_s=busy_s)
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """`BEGIN IMMEDIATE` … `COMMIT`, rolled back on any exception.
+
+    A transaction that reads first and asks for the write lock later fails with 'database is locked' at once
+    when another has written in between, whatever the timeout.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        # A full disk or a lost file has SQLite roll back by itself.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def truncate_wal(connection: sqlite3.Connection, *, patience_s: float = 2.0) -> bool:
+    """Move the WAL into the database and empty it; False if another process still reads the old pages."""
+    (timeout_ms,) = connection.execute("PRAGMA busy_timeout").fetchone()
+    connection.execute(f"PRAGMA busy_timeout = {int(patience_s * 1000)}")
+    try:
+        busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {timeout_ms}")
+    return not busy
+
+
+@contextlib.contextmanager
+def storage_errors(name: str) -> Iterator[None]:
+    """Turn what SQLite and the file system raise inside into one `StorageError` about the file `name`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _explain(error, name) from error
+    except OSError as error:
+        raise StorageError(f"{name} cannot be opened: {error.strerror or error}.") from error
+
+
+def _explain(error: sqlite3.Error, name: str) -> StorageError:
+    # The low byte is the primary code, the rest says where inside SQLite. Errors of the binding have none.
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StorageError(f"{name} is locked by another program; try again when it is done.")
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return DatabaseDamaged(f"{name} is damaged; move it away and a fresh one is made.")
+        case sqlite3.SQLITE_FULL:
+            return StorageError(f"The disk with {name} is full; free some space and try again.")
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:
+            return StorageError(
+                f"{name} cannot be written: check the permissions of the file and its folder."
+            )
+        case _:
+            return StorageError(f"{name} cannot be used: {error}.")
+
+
+def _enter_wal(connection: sqlite3.Connection, busy_s: float) -> None:
+    """Switch to WAL. Processes that do so at once to a fresh file meet SQLITE_BUSY whatever the timeout."""
+    deadline = time.monotonic() + busy_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> None:
+    if not migrations:
+        return
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY, applied REAL NOT NULL) WITHOUT ROWID"
+    )
+    applied = {name for (name,) in connection.execute("SELECT name FROM migrations")}
+    for migration in migrations:
+        name = f"{migration.__module__.rpartition('.')[2]}.{migration.__name__}"
+        if name in applied:
+            continue
+        with transaction(connection):
+            # Another process may have been faster while this one waited for the write lock.
+            if connection.execute("SELECT 1 FROM migrations WHERE name = ?", (name,)).fetchone():
+                continue
+            migration(connection)
+            if not connection.in_transaction:
+                raise RuntimeError(f"the migration {name} ended its transaction")
+            connection.execute("INSERT INTO migrations VALUES (?, ?)", (name, time.time()))
+
+
+# ------------------------------------------------------------------------------- who owns work in progress
+
+
+class Owner(NamedTuple):
+    """One process: its id and when it started (seconds since the epoch), since ids are used again."""
+
+    pid: int
+    started: float
+
+    def state(self) -> Literal["alive", "dead", "unsure"]:
+        """`unsure`: the process id lives, but its start time differs: used again, or the clock was set."""
+        started = _start_time(self.pid)
+        if started is None:
+            return "dead"
+        return "alive" if abs(started - self.started) < 2 else "unsure"
+
+
+def this_process() -> Owner:
+    """The owner of what this process is working on."""
+    return _owner(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _owner(pid: int) -> Owner:
+    return Owner(pid, _start_time(pid) or 0.0)
+
+
+def _start_time(pid: int) -> float | None:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.Error:
+        return None

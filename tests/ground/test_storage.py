@@ -1,0 +1,248 @@
+"""Opening, migrating and failing: what every database of the house relies on."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+
+from edgecloud.errors import StorageError
+from edgecloud.storage import (
+    DatabaseDamaged,
+    Owner,
+    open_database,
+    open_or_rebuild,
+    storage_errors,
+    this_process,
+    transaction,
+    truncate_wal,
+)
+
+NOBODY = 65534
+
+
+def create_words(connection: sqlite3.Connection) -> None:
+    connection.execute("CREATE TABLE words (word TEXT)")
+
+
+def add_first_word(connection: sqlite3.Connection) -> None:
+    connection.execute("INSERT INTO words VALUES ('first')")
+
+
+def break_half_way(connection: sqlite3.Connection) -> None:
+    connection.execute("INSERT INTO words VALUES ('half')")
+    raise ValueError("no")
+
+
+def commit_by_mistake(connection: sqlite3.Connection) -> None:
+    connection.executescript("INSERT INTO words VALUES ('early');")
+
+
+MIGRATIONS = (create_words, add_first_word)
+
+
+def words(connection: sqlite3.Connection) -> list[str]:
+    return [word for (word,) in connection.execute("SELECT word FROM words")]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "new" / "words.db"
+
+
+def test_a_fresh_database_is_private_to_the_user(path: Path) -> None:
+    connection = open_database(path, MIGRATIONS)
+
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert modes == {"words.db": 0o600, "words.db-wal": 0o600, "words.db-shm": 0o600}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    connection.close()
+
+
+def test_the_promised_pragmas_are_on(path: Path) -> None:
+    connection = open_database(path)
+
+    values = {
+        name: connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("journal_mode", "foreign_keys", "secure_delete", "busy_timeout")
+    }
+    assert values == {"journal_mode": "wal", "foreign_keys": 1, "secure_delete": 1, "busy_timeout": 10_000}
+
+
+def test_each_migration_runs_once(path: Path) -> None:
+    open_database(path, MIGRATIONS[:1]).close()
+    open_database(path, MIGRATIONS).close()
+
+    assert words(open_database(path, MIGRATIONS)) == ["first"]
+
+
+def test_a_failed_migration_leaves_nothing_and_is_tried_again(path: Path) -> None:
+    with pytest.raises(ValueError, match="no"):
+        open_database(path, (*MIGRATIONS, break_half_way))
+
+    assert words(open_database(path, MIGRATIONS)) == ["first"]
+
+
+def test_a_migration_that_commits_is_a_bug_told_at_once(path: Path) -> None:
+    with pytest.raises(RuntimeError, match="commit_by_mistake"):
+        open_database(path, (*MIGRATIONS, commit_by_mistake))
+
+
+def open_when_all_are_ready(path: Path, barrier: Barrier) -> None:
+    barrier.wait()
+    open_database(path, MIGRATIONS).close()
+
+
+def test_eight_processes_open_a_fresh_file_at_once(path: Path) -> None:
+    context = get_context("spawn")
+    barrier = context.Barrier(8)
+    processes = [context.Process(target=open_when_all_are_ready, args=(path, barrier)) for _ in range(8)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+
+    assert [process.exitcode for process in processes] == [0] * 8
+    assert words(open_database(path, MIGRATIONS)) == ["first"]
+
+
+def test_a_transaction_is_all_or_nothing(path: Path) -> None:
+    connection = open_database(path, MIGRATIONS)
+
+    def interrupted() -> None:
+        with transaction(connection):
+            connection.execute("INSERT INTO words VALUES ('lost')")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+    assert words(connection) == ["first"]
+    assert not connection.in_transaction
+
+
+def test_a_locked_database_is_one_sentence(path: Path) -> None:
+    holder = open_database(path, MIGRATIONS)
+    waiting = open_database(path, MIGRATIONS, busy_s=0.01)
+    holder.execute("BEGIN IMMEDIATE")
+
+    with (
+        pytest.raises(StorageError, match=r"words\.db is locked by another program"),
+        storage_errors("words.db"),
+        transaction(waiting),
+    ):
+        pass
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(path: Path) -> None:
+    connection = open_database(path, MIGRATIONS)
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    with (
+        pytest.raises(StorageError, match=r"disk with words\.db is full"),
+        storage_errors("words.db"),
+        transaction(connection),
+    ):
+        connection.execute("INSERT INTO words VALUES (?)", ("x" * 100_000,))
+
+    assert words(connection) == ["first"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"this was never a database, but it is long enough" * 30, b"\x00" * 5000]
+)
+def test_a_damaged_file_is_one_sentence_and_left_alone(path: Path, content: bytes) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+
+    with pytest.raises(DatabaseDamaged, match=r"words\.db is damaged; move it away"):
+        open_database(path, MIGRATIONS)
+    assert path.read_bytes() == content
+
+
+def test_a_damaged_cache_is_made_anew(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"this was never a database, but it is long enough" * 30)
+
+    assert words(open_or_rebuild(path, MIGRATIONS)) == ["first"]
+
+
+def test_a_healthy_cache_is_kept(path: Path) -> None:
+    open_database(path, MIGRATIONS).execute("INSERT INTO words VALUES ('kept')")
+
+    assert words(open_or_rebuild(path, MIGRATIONS)) == ["first", "kept"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    with pytest.raises(StorageError, match=r"words\.db cannot be opened: .*(exists|directory)"):
+        open_database(tmp_path / "file" / "words.db")
+
+
+def test_a_read_only_database_is_one_sentence(path: Path) -> None:
+    open_database(path, MIGRATIONS).close()
+    path.chmod(0o400)
+    path.parent.chmod(0o500)
+    script = f"""
+import os
+from pathlib import Path
+from edgecloud.errors import StorageError
+from edgecloud.storage import open_database
+if os.geteuid() == 0:  # modes mean nothing to root
+    os.setgid({NOBODY})
+    os.setuid({NOBODY})
+try:
+    open_database(Path({str(path)!r}))
+except StorageError as error:
+    print(error)
+"""
+    if os.geteuid() == 0:
+        os.chown(path, NOBODY, NOBODY)
+        os.chown(path.parent, NOBODY, NOBODY)
+        for folder in [*path.parent.parents][:3]:
+            folder.chmod(folder.stat().st_mode | 0o711)
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    assert "words.db cannot be opened: Permission denied." in done.stdout, done.stderr
+
+
+def test_the_wal_is_emptied_unless_someone_reads(path: Path) -> None:
+    connection = open_database(path, MIGRATIONS)
+    reader = open_database(path, MIGRATIONS)
+    reader.execute("BEGIN")
+    words(reader)
+    connection.execute("INSERT INTO words VALUES ('second')")
+
+    assert not truncate_wal(connection, patience_s=0)
+    reader.execute("COMMIT")
+    assert truncate_wal(connection)
+    assert path.with_name("words.db-wal").stat().st_size == 0
+
+
+def test_this_process_is_alive_and_a_finished_one_is_dead() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    me = this_process()
+    child_owner = Owner(child.pid, me.started)
+    assert me.state() == "alive"
+    assert child_owner.state() in ("alive", "unsure")
+
+    child.kill()  # a zombie until it is waited for
+    while child_owner.state() != "dead":
+        pass
+    child.wait()
+
+    assert child_owner.state() == "dead"
+
+
+def test_a_process_id_used_again_is_not_taken_for_the_owner() -> None:
+    assert Owner(os.getpid(), this_process().started - 1000).state() == "unsure"
