@@ -55,10 +55,12 @@ class Fields:
         value = self.data.get(name)
         return None if value is None else text(value, self.param(name), longest=longest)
 
+    def required_text(self, name: str) -> str:
+        return text(self.require(name), self.param(name))
+
     def name(self, name: str, *, longest: int = 256) -> str:
         """A required, non-empty, short string: an id, a role, the name of a function."""
-        self.require(name)
-        value = self.text(name, longest=longest)
+        value = text(self.require(name), self.param(name), longest=longest)
         if not value:
             raise self.wrong(name, "must not be empty")
         return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from typing import Any
 
@@ -69,8 +68,7 @@ def content(item: Fields, name: str) -> tuple[str, tuple[str, ...]]:
         part = Fields(entry, f"{path}[{number}]")
         kind = part.name("type")
         if kind in _TEXT_PARTS:
-            part.require("text")
-            texts.append(part.text("text") or "")
+            texts.append(part.required_text("text"))
         elif kind == "refusal":
             texts.append(part.text("refusal") or "")
         elif kind in ("image_url", "input_image"):
@@ -81,27 +79,39 @@ def content(item: Fields, name: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _image(part: Fields) -> str:
-    part.require("image_url")
-    url = part.get("image_url")
-    if isinstance(url, dict):
-        return data_uri(Fields(url, part.param("image_url")), "url")
+    """Chat nests the URL in an object, Responses does not."""
+    if isinstance(part.get("image_url"), dict):
+        return data_uri(part.inner("image_url"), "url")
     return data_uri(part, "image_url")
 
 
 def data_uri(holder: Fields, name: str) -> str:
-    """An image as a base64 data URI. Nothing is ever fetched: http, file and all other schemes are refused."""
-    holder.require(name)
-    uri = holder.text(name) or ""
+    """An image as a base64 data URI. Nothing is ever fetched: http, file and all else is refused."""
+    uri = holder.required_text(name)
     head = _DATA_URI.match(uri)
     if head is None:
         raise holder.wrong(name, "must be a data:image/…;base64, URI: images are not fetched from elsewhere")
+    _check_base64(holder, name, uri[head.end() :])
+    return uri
+
+
+def base64_image(holder: Fields, name: str, media_type: str) -> str:
+    """Bare base64 of the given media type, as a data URI."""
+    encoded = holder.required_text(name)
+    head = f"data:{media_type};base64,"
+    if _DATA_URI.fullmatch(head) is None:
+        raise holder.wrong("media_type", "must be that of an image")
+    _check_base64(holder, name, encoded)
+    return head + encoded
+
+
+def _check_base64(holder: Fields, name: str, encoded: str) -> None:
     try:
-        image = base64.b64decode(uri[head.end() :], validate=True)
-    except (binascii.Error, ValueError):
+        image = base64.b64decode(encoded, validate=True)
+    except ValueError:
         image = b""
     if not image:
         raise holder.wrong(name, "does not hold valid base64")
-    return uri
 
 
 def _tool_call(call: Fields) -> ToolCall:

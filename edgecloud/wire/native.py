@@ -258,8 +258,10 @@ _ERROR_READERS: dict[str, Read] = {
 
 def _dump_error(error: EdgeCloudError) -> dict[str, Any]:
     known = {name: getattr(error, name, None) for name in _ERROR_READERS}
+    # A room's own subclass travels as the error of the house that it is.
+    tag = next(cls.__name__ for cls in type(error).__mro__ if cls.__name__ in _ERRORS)
     return {
-        "type": type(error).__name__,
+        "type": tag,
         **{name: item for name, item in known.items() if item not in (None, {})},
     }
 
