@@ -27,15 +27,21 @@ class Section(BaseModel):
 class LocalSettings(Section):
     """The engine on this machine. 0 means 'choose for me'."""
 
-    ctx_size: int = Field(0, ge=0, description="tokens of KV shared by all sequences; 0: from the model and free memory")
+    ctx_size: int = Field(
+        0, ge=0, description="tokens of KV shared by all sequences; 0: from the model and free memory"
+    )
     parallel: int = Field(8, ge=1, le=256, description="sequences decoded together")
     threads: int = Field(0, ge=0, le=1024, description="0: what this machine can really give")
     queue_limit: int = Field(128, ge=1, description="requests waiting before 429")
-    step_ms: int = Field(100, ge=5, description="target step time while prefill shares a step with running streams")
+    step_ms: int = Field(
+        100, ge=5, description="target step time while prefill shares a step with running streams"
+    )
     kv_type: Literal["f16", "q8_0", "f32"] = "f16"
     gpu_layers: int = Field(-1, description="layers offloaded when the binding has a GPU; -1: all")
     memory_budget_mb: int = Field(0, ge=0, description="for all loaded models; 0: from free memory")
-    watchdog_s: float = Field(30.0, gt=0, description="without a finished step for this long the engine is not healthy")
+    watchdog_s: float = Field(
+        30.0, gt=0, description="without a finished step for this long the engine is not healthy"
+    )
     chat_template: str = Field("", description="file with a chat template that replaces the model's own")
     temperature: float = Field(0.8, ge=0, le=2)
     top_k: int = Field(40, ge=0)
@@ -69,14 +75,23 @@ class PoolEntry(Section):
     model: str
     api_key: SecretStr | None = None
     local: bool = Field(False, description="true only if it computes on this machine")
-    timeout_s: float = Field(600.0, gt=0)
+    timeout_s: float = Field(600.0, gt=0, description="seconds for one whole answer")
+    connect_timeout_s: float = Field(10.0, gt=0)
+    first_byte_timeout_s: float = Field(
+        300.0, gt=0, description="seconds until the answer begins, queue and prompt included"
+    )
+    idle_timeout_s: float = Field(60.0, gt=0, description="seconds of silence in the middle of an answer")
 
 
 class Settings(BaseSettings):
     """The whole configuration, frozen once loaded."""
 
     model_config = SettingsConfigDict(
-        env_prefix="EDGECLOUD_", env_nested_delimiter="__", extra="forbid", frozen=True, nested_model_default_partial_update=True
+        env_prefix="EDGECLOUD_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
     )
 
     model: str = Field("smollm2", description="the model that `auto` means")
