@@ -42,7 +42,8 @@ PING: dict[str, Any] = {"type": "ping"}
 def parse(body: Any) -> tuple[ChatRequest, StreamOptions]:
     """The request that a decoded `/v1/messages` body asks for; raises `BadRequest` naming the field at fault.
 
-    A last message of the assistant's is continued, as at Anthropic. `thinking` becomes the template's `enable_thinking`.
+    A last message of the assistant's is continued, as at Anthropic. `thinking` becomes the template's
+    `enable_thinking`.
     """
     fields = Fields(body)
     fields.require("max_tokens")
@@ -103,7 +104,7 @@ def _messages(fields: Fields) -> tuple[Message, ...]:
 
 
 class _Blocks:
-    """Gathers the content blocks of one message. Each tool result becomes a message of its own, between what surrounds it."""
+    """Gathers the content blocks of one message; each tool result becomes a message of its own."""
 
     def __init__(self, role: str) -> None:
         self._role = role
@@ -213,7 +214,7 @@ def _thinking(fields: Fields) -> dict[str, Any]:
     return {"enable_thinking": thinking.name("type") != "disabled"}
 
 
-# -------------------------------------------------------------------------------------------------- the answer
+# ------------------------------------------------------------------------------------------------- the answer
 
 
 class MessageAssembler:
@@ -248,7 +249,7 @@ class MessageAssembler:
 
 
 class MessageEvents:
-    """Turns the events of one request into Anthropic's stream events; blocks follow one another and never overlap."""
+    """Turns the events of one request into Anthropic's stream events; blocks never overlap."""
 
     def __init__(self, request: ChatRequest, model: str) -> None:
         self._request = request

@@ -28,7 +28,7 @@ LEAST_LOGPROB = -9999.0
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """Whether to stream, whether a usage chunk ends the stream, and whether every chunk carries the usage so far."""
+    """Whether to stream, whether a usage chunk ends it, and whether every chunk carries the usage so far."""
 
     stream: bool = False
     include_usage: bool = False
@@ -82,7 +82,7 @@ class Choice:
 
 
 class Answer:
-    """The events of one request gathered into choices. An explicit model name is echoed; `auto` reports who answered."""
+    """The events of one request gathered into choices."""
 
     def __init__(self, model: str, n: int = 1) -> None:
         self.identity = Identity(model)
@@ -100,7 +100,10 @@ class Answer:
 
 
 class Identity:
-    """The `model` and `system_fingerprint` of an answer, known in full once `Start` has come."""
+    """The `model` and `system_fingerprint` of an answer, known in full once `Start` has come.
+
+    An explicit model name is echoed; `auto` reports who answered.
+    """
 
     __slots__ = ("_echo", "fingerprint", "model")
 
@@ -128,6 +131,19 @@ def finite(logprob: float) -> float:
 def compact(value: Any) -> str:
     """JSON text without spaces, non-ASCII kept as it is."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def logprob_body(entry: TokenLogprob) -> dict[str, Any]:
+    """One token in OpenAI's chat and Responses form."""
+    tops = [
+        {"token": top.token, "logprob": finite(top.logprob), "bytes": list(top.bytes)} for top in entry.top
+    ]
+    return {
+        "token": entry.token,
+        "logprob": finite(entry.logprob),
+        "bytes": list(entry.bytes),
+        "top_logprobs": tops,
+    }
 
 
 def openai_usage(usage: Usage) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def constraint(body: Fields) -> Constraint | None:
 
 
 def response_format(body: Fields, name: str) -> Constraint | None:
-    """`text`, `json_object` or `json_schema`, the schema nested as OpenAI's chat has it or flat beside `type`."""
+    """`text`, `json_object` or `json_schema`; the schema nested as in OpenAI's chat or flat beside `type`."""
     form = body.object(name)
     if form is None:
         return None

@@ -1,8 +1,9 @@
-"""Reads fields of a decoded JSON body: null is absent, a wrong type or range is a `BadRequest` that names the field.
+"""Reads fields of decoded JSON: null is absent, a wrong type or range is a `BadRequest` naming the field.
 
-Messages never hold the value, so that a megabyte of nonsense gives a small error and nothing of the user's is echoed.
-Text that is not valid Unicode (a lone surrogate such as the JSON escape `\\ud800`) is refused here: it can't be encoded as UTF-8, and no
-tokenizer may ever see it. So are NaN and the infinities, which Python's JSON reader lets through.
+Messages never hold the value, so that a megabyte of nonsense gives a small error and nothing of the user's is
+echoed. Text that is not valid Unicode (a lone surrogate such as the JSON escape `\\ud800`) is refused here:
+it can't be encoded as UTF-8, and no tokenizer may ever see it. So are NaN and the infinities, which Python's
+JSON reader lets through.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ def _input(value: Any, path: str) -> str | tuple[int, ...]:
 
 
 def plain(value: Any, path: str, depth: int = 0) -> None:
-    """Check JSON whose inside is the caller's own: valid Unicode, finite numbers, nested at most `MAX_DEPTH` deep."""
+    """Check JSON that is the caller's own: valid Unicode, finite numbers, at most `MAX_DEPTH` deep."""
     if isinstance(value, str):
         text(value, path)
     elif isinstance(value, float):

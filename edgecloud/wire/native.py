@@ -1,7 +1,7 @@
 """Our own types as JSON, for the private socket: one object per line, tagged with the name of its class.
 
-What equals its default is left out. Both ends are the same version of edgecloud, so a tag, a field or a type that is not known is an
-error, never guessed at.
+What equals its default is left out. Both ends are the same version of edgecloud, so a tag, a field or a type
+that is not known is an error, never guessed at.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def dump(value: Native) -> dict[str, Any]:
 
 
 def load(value: Any) -> Native:
-    """The object that `dump` wrote. Raises `BadRequest` naming the tag or field that is not known or has the wrong type.
+    """The object that `dump` wrote. Raises `BadRequest` naming what is not known or has the wrong type.
 
     An error is returned, not raised.
     """
@@ -86,7 +86,7 @@ def load(value: Any) -> Native:
     raise BadRequest("A message on the socket has a type that this version doesn't know.", param="type")
 
 
-# ------------------------------------------------------------------------------------------------------ writing
+# ---------------------------------------------------------------------------------------------------- writing
 
 
 def _dump_fields(value: Any) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _dump_value(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} does not travel over the socket.")
 
 
-# ------------------------------------------------------------------------------------------------------ reading
+# ---------------------------------------------------------------------------------------------------- reading
 # A reader for each type hint, made once.
 
 
@@ -243,7 +243,7 @@ def _read_mapping(reader: Read, *, by_number: bool) -> Read:
     return read
 
 
-# -------------------------------------------------------------------------------------------------------- errors
+# ----------------------------------------------------------------------------------------------------- errors
 # Constructors differ, so an error is made without one and given its attributes.
 
 _ERROR_READERS: dict[str, Read] = {

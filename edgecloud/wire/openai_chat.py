@@ -1,8 +1,12 @@
-"""OpenAI chat completions, both ways: a body to a `ChatRequest` and events to an answer or chunks (the doors), and a `ChatRequest`
-to a body and chunks to events (the remote engine)."""
+"""OpenAI chat completions, both ways.
+
+For the doors, a body to a `ChatRequest` and events to an answer or chunks; for the remote engine, a
+`ChatRequest` to a body and chunks to events.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from edgecloud.errors import BadRequest
@@ -26,7 +30,7 @@ from edgecloud.types import (
 )
 
 from . import upstream
-from .common import Answer, Choice, Identity, StreamOptions, finite, openai_usage, suffix
+from .common import Answer, Choice, Identity, StreamOptions, logprob_body, openai_usage, suffix
 from .constraints import constraint
 from .fields import Fields
 from .messages import messages
@@ -36,13 +40,14 @@ from .tools import tool_choice, tools
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 
-# ------------------------------------------------------------------------------------------------- the request
+# ------------------------------------------------------------------------------------------------ the request
 
 
 def parse(body: Any) -> tuple[ChatRequest, StreamOptions]:
     """The request that a decoded JSON body asks for. Unknown fields are ignored and null is absent.
 
-    Raises `BadRequest` with the dotted path of the first field at fault. Reads llama.cpp's and vLLM's additions too.
+    Raises `BadRequest` with the dotted path of the first field at fault. Reads llama.cpp's and vLLM's
+    additions too.
     """
     fields = Fields(body)
     offered = tools(fields)
@@ -114,7 +119,7 @@ def _template_kwargs(fields: Fields) -> dict[str, Any]:
     return kwargs
 
 
-# -------------------------------------------------------------------------------------------------- the answer
+# ------------------------------------------------------------------------------------------------- the answer
 
 
 class ChatAssembler:
@@ -166,8 +171,9 @@ class ChatAssembler:
 class ChatChunks:
     """Turns the events of one request into `chat.completion.chunk` bodies, as they come.
 
-    Each choice begins with one role chunk, sent with its first event so that a reroute before it goes unseen, and ends with one
-    that has the finish reason and an empty delta. With `include_usage` a last chunk has the usage and no choices.
+    Each choice begins with one role chunk, sent with its first event so that a reroute before it goes unseen,
+    and ends with one that has the finish reason and an empty delta. With `include_usage` a last chunk has the
+    usage and no choices.
     """
 
     def __init__(self, request: ChatRequest, options: StreamOptions, model: str, created: int) -> None:
@@ -256,25 +262,11 @@ def _call_delta(event: ToolCallDelta) -> dict[str, Any]:
     return {**delta, "function": function}
 
 
-def _logprobs_body(logprobs: list[TokenLogprob] | tuple[TokenLogprob, ...]) -> dict[str, Any]:
-    return {
-        "content": [
-            {
-                "token": entry.token,
-                "logprob": finite(entry.logprob),
-                "bytes": list(entry.bytes),
-                "top_logprobs": [
-                    {"token": top.token, "logprob": finite(top.logprob), "bytes": list(top.bytes)}
-                    for top in entry.top
-                ],
-            }
-            for entry in logprobs
-        ],
-        "refusal": None,
-    }
+def _logprobs_body(logprobs: Iterable[TokenLogprob]) -> dict[str, Any]:
+    return {"content": [logprob_body(entry) for entry in logprobs], "refusal": None}
 
 
-# ----------------------------------------------------------------------------------- the other way: to an upstream
+# ------------------------------------------------------------------------------ the other way: to an upstream
 
 
 def encode(request: ChatRequest, model: str, stream: bool = True) -> dict[str, Any]:

@@ -1,5 +1,8 @@
-"""OpenAI's legacy completions, both ways. One body may hold many prompts, each a request of its own; choice `prompt_no * n + i` is
-the i-th answer to the prompt of that number."""
+"""OpenAI's legacy completions, both ways.
+
+One body may hold many prompts, each a request of its own; choice `prompt_no * n + i` is the i-th answer to
+the prompt of that number.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ DEFAULT_MAX_TOKENS = 16
 
 
 def parse(body: Any) -> tuple[list[ChatRequest], StreamOptions]:
-    """One request for each prompt of a decoded JSON body. Raises `BadRequest` with the path of the field at fault."""
+    """One request for each prompt of a decoded body. Raises `BadRequest` with the field's path."""
     fields = Fields(body)
     prompts = read.inputs(fields.require("prompt"), "prompt", MAX_CHOICES)
     n = fields.integer("n", 1, MAX_CHOICES) or 1
@@ -81,7 +84,7 @@ def parse(body: Any) -> tuple[list[ChatRequest], StreamOptions]:
 
 
 class CompletionAssembler:
-    """Gathers the events of all prompts of one body into a `text_completion`. `created` is in Unix seconds."""
+    """Gathers the events of all prompts of one body into a `text_completion`."""
 
     def __init__(self, requests: Sequence[ChatRequest], model: str, created: int) -> None:
         self._requests = requests
@@ -186,8 +189,8 @@ def _sum(usages: Iterable[Usage]) -> Usage:
 class _LegacyLogprobs:
     """The parallel lists of the legacy shape for one choice, chunk by chunk.
 
-    Offsets count characters of what the tokens' own bytes spell, so they hold while text is still held back; all tokens of one
-    character have the offset of that character.
+    Offsets count characters of what the tokens' own bytes spell, so they hold while text is still held back;
+    all tokens of one character have the offset of that character.
     """
 
     def __init__(self) -> None:
@@ -201,7 +204,7 @@ class _LegacyLogprobs:
         offsets: list[int] = []
         for entry in logprobs:
             name = _token_name(entry.bytes)
-            # The first token of an echoed prompt follows nothing: its probability is not a number, null at OpenAI.
+            # The first token of an echoed prompt follows nothing: NaN with us, null at OpenAI.
             unknown = entry.logprob != entry.logprob
             tokens.append(name)
             chosen.append(None if unknown else finite(entry.logprob))
@@ -220,11 +223,11 @@ def _token_name(raw: bytes) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-# ---------------------------------------------------------------------------------- the other way: to an upstream
+# ------------------------------------------------------------------------------ the other way: to an upstream
 
 
 def encode(request: ChatRequest, model: str, stream: bool = True) -> dict[str, Any]:
-    """The body that asks an OpenAI-compatible server to continue `request.prompt`; what is unset is left out."""
+    """The body that asks an OpenAI-compatible server to continue `request.prompt`."""
     if request.prompt is None:
         raise ValueError("A completion needs a prompt; chat messages go to openai_chat.encode.")
     body = upstream.encode_common(request, model, stream)

@@ -28,7 +28,10 @@ def parse(body: Any) -> tuple[EmbedRequest, Encoding]:
 
 
 def body(result: EmbedResult, model: str, encoding: Encoding) -> dict[str, Any]:
-    """One `embedding` per input, in order; base64 is of little-endian float32. `model` is the name the client sent."""
+    """One `embedding` per input, in order; base64 is of little-endian float32.
+
+    `model` is the name the client sent.
+    """
     return {
         "object": "list",
         "data": [

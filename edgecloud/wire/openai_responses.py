@@ -34,8 +34,8 @@ class ResponsesCall:
 def parse(body: Any) -> ResponsesCall:
     """What a decoded `/v1/responses` body asks for; raises `BadRequest` naming the field at fault.
 
-    Nothing is stored, so what refers to something stored is refused. Tools that run at OpenAI (web search, shell) are left out:
-    agents offer them to everyone, and a model that is not told of them can't call them.
+    Nothing is stored, so what refers to something stored is refused. Tools that run at OpenAI (web search,
+    shell) are left out: agents offer them to everyone, and a model that is not told of them can't call them.
     """
     fields = Fields(body)
     for name in ("previous_response_id", "conversation", "prompt"):
@@ -111,7 +111,7 @@ def _tool_body(tool: Tool) -> dict[str, Any]:
 
 
 class _Input:
-    """Puts input items together into messages: reasoning, text and calls of one turn of the assistant's are one message."""
+    """Puts input items together into messages: an assistant's reasoning, text and calls are one message."""
 
     def __init__(self) -> None:
         self._turns: list[Message] = []

@@ -23,14 +23,15 @@ from edgecloud.types import (
     Usage,
 )
 
-from .common import Identity, finite, suffix
+from .common import Identity, logprob_body, suffix
 from .openai_responses import ResponsesCall
 
 
 class ResponseEvents:
-    """Turns the events of one request into Responses stream events; `body()` is the whole response, streamed or not.
+    """Turns the events of one request into Responses stream events.
 
-    `model` is the name the client sent; `created` is the Unix time in seconds.
+    `body()` is the whole response, streamed or not. `model` is the name the client sent; `created` is the
+    Unix time in seconds.
     """
 
     def __init__(self, call: ResponsesCall, model: str, created: int) -> None:
@@ -179,7 +180,7 @@ class _Item:
         self._pieces.append(text)
         event = {"type": f"{_DELTAS[self.kind]}.delta", **self._place, "delta": text}
         if self.kind == "message":
-            entries = [_logprob_body(entry) for entry in logprobs]
+            entries = [logprob_body(entry) for entry in logprobs]
             self._logprobs += entries
             event["logprobs"] = entries
         return event
@@ -203,18 +204,6 @@ class _Item:
         if self.kind == "reasoning":
             return {"type": "reasoning_text", "text": text}
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(self._logprobs)}
-
-
-def _logprob_body(entry: TokenLogprob) -> dict[str, Any]:
-    return {
-        "token": entry.token,
-        "logprob": finite(entry.logprob),
-        "bytes": list(entry.bytes),
-        "top_logprobs": [
-            {"token": top.token, "logprob": finite(top.logprob), "bytes": list(top.bytes)}
-            for top in entry.top
-        ],
-    }
 
 
 def _usage_body(usage: Usage) -> dict[str, Any]:

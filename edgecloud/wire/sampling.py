@@ -1,4 +1,4 @@
-"""The fields of an OpenAI body that say how tokens are drawn and when to stop, with llama.cpp's and vLLM's additions."""
+"""How tokens are drawn and when to stop: OpenAI's fields with llama.cpp's and vLLM's additions."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def stop_token_ids(body: Fields) -> tuple[int, ...]:
 
 
 def max_tokens(body: Fields, *, least: int = 1) -> int | None:
-    """`max_completion_tokens` wins over `max_tokens`, and that over llama.cpp's `n_predict` (where -1 is 'no limit')."""
+    """`max_completion_tokens` wins over `max_tokens`, that over llama.cpp's `n_predict` (-1: no limit)."""
     limits = [body.integer(name, least) for name in ("max_completion_tokens", "max_tokens")]
     predict = body.integer("n_predict", -1)
     if predict == 0:

@@ -14,7 +14,7 @@ MAX_NAME = 128
 
 
 def tools(body: Fields) -> tuple[Tool, ...]:
-    """OpenAI chat's nested form: `{"type": "function", "function": {"name", "description", "parameters", "strict"}}`."""
+    """OpenAI chat's nested form: `{"type": "function", "function": {"name", "parameters", …}}`."""
     result = []
     for item in body.objects("tools"):
         if item.choice("type", "function") is None:
@@ -41,7 +41,7 @@ def distinct(tools: Iterable[Tool], param: str) -> tuple[Tool, ...]:
 
 
 def tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolChoice:
-    """`none`, `auto`, `required`, or one function by name in either OpenAI form (chat nests it, Responses does not)."""
+    """`none`, `auto`, `required`, or one function by name (chat nests the name, Responses does not)."""
     value: Any = body.get("tool_choice")
     if value is None:
         return "auto"

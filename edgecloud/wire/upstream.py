@@ -1,7 +1,8 @@
 """Reads what other OpenAI-compatible servers send: vLLM, SGLang, llama-server, Ollama, hosted APIs.
 
-Tolerant where they differ in habit (missing ids, null content, names of fields), and an `UpstreamError` where a shape makes no sense.
-Their texts are quoted only in part, and never on a 401 or 403, where some of them repeat the key.
+Tolerant where they differ in habit (missing ids, null content, names of fields), and an `UpstreamError` where
+a shape makes no sense. Their texts are quoted only in part, and never on a 401 or 403, where some of them
+repeat the key.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from .common import compact
 MAX_QUOTE = 300
 _LENGTH = ("length", "max_tokens", "max_output_tokens")
 _FAILED = ("error", "abort", "cancelled")
+_CONTEXT_CODES = ("context_length_exceeded", "exceed_context_size_error")
 _CONTEXT_WORDS = ("context length", "context size", "context window", "maximum context", "max_model_len")
 
 
@@ -59,7 +61,7 @@ class StreamDecoder:
         self._waiting: dict[int, list[TokenLogprob]] = {}
 
     def feed(self, chunk: Any) -> list[EngineEvent]:
-        """Events of one decoded chunk. Raises `UpstreamError` for an error chunk or one that makes no sense."""
+        """Events of one decoded chunk. Raises `UpstreamError` for an error or what makes no sense."""
         chunk = mapping(chunk, "chunk")
         if chunk.get("error"):
             raise UpstreamError(f"The upstream failed while answering: {quote(chunk)}")
@@ -74,7 +76,7 @@ class StreamDecoder:
         return events
 
     def finish(self) -> list[EngineEvent]:
-        """The last event, once the stream has ended. Raises `UpstreamError` if it ended before a choice was done."""
+        """The last event, once the stream has ended. Raises `UpstreamError` if it broke off."""
         if self._open:
             raise UpstreamError("The upstream's answer broke off before it was complete.")
         return [Done(self._usage or Usage(completion_tokens=self._counted))]
@@ -83,7 +85,7 @@ class StreamDecoder:
         raise NotImplementedError
 
     def joined(self, index: int, logprobs: list[TokenLogprob], has_text: bool) -> tuple[TokenLogprob, ...]:
-        """What to send along with this text. Half a character comes without text: its logprobs wait for the rest."""
+        """The logprobs to send now: those of half a character come without text and wait for the rest."""
         all_of = self._waiting.pop(index, []) + logprobs
         if has_text:
             return tuple(all_of)
@@ -180,10 +182,10 @@ def nonsense(what: str) -> UpstreamError:
 
 
 def decode_error(status: int, body: Any, *, retry_after: float | None = None) -> EdgeCloudError:
-    """The error that an upstream's answer of `status` with a decoded JSON `body` (or its text, or None) means to our caller.
+    """What an upstream's `status` with a decoded JSON `body` (or text, or None) means to our caller.
 
-    What is wrong with the request stays the caller's fault; what is wrong with our key, our money or the model's name there is the
-    upstream's, so that the router can go elsewhere.
+    What is wrong with the request stays the caller's fault; what is wrong with our key, our money or the
+    model's name there is the upstream's, so that the router can go elsewhere.
     """
     message = quote(body)
     if status in (400, 413, 422) and _is_context(body, message):
@@ -211,7 +213,7 @@ def decode_error(status: int, body: Any, *, retry_after: float | None = None) ->
 
 
 def quote(body: Any) -> str:
-    """The message in an error body of any of the known shapes, on one line and cut short; "" if there is none."""
+    """The message in an error body of any known shape, on one line and cut short; "" for none."""
     for _ in range(3):
         if not isinstance(body, dict):
             break
@@ -224,11 +226,9 @@ def quote(body: Any) -> str:
 
 def _is_context(body: Any, message: str) -> bool:
     error = body.get("error") if isinstance(body, dict) else None
-    if isinstance(error, dict):
-        if error.get("code") == "context_length_exceeded" or error.get("type") == "exceed_context_size_error":
-            return True
-    lowered = message.lower()
-    return any(words in lowered for words in _CONTEXT_WORDS)
+    if isinstance(error, dict) and any(error.get(key) in _CONTEXT_CODES for key in ("code", "type")):
+        return True
+    return any(words in message.lower() for words in _CONTEXT_WORDS)
 
 
 def _context_error(body: Any, message: str) -> EdgeCloudError:
@@ -244,11 +244,11 @@ def _context_error(body: Any, message: str) -> EdgeCloudError:
     )
 
 
-# --------------------------------------------------------------------------------- parts of requests and of deltas
+# ---------------------------------------------------------------------------- parts of requests and of deltas
 
 
 def encode_common(request: ChatRequest, model: str, stream: bool) -> dict[str, Any]:
-    """The fields that chat and completion bodies share. Extensions of llama.cpp and vLLM are sent only when they were asked for."""
+    """The fields that chat and completion bodies share; extensions only where they were asked for."""
     sampling = request.sampling
     fields: dict[str, Any] = {
         "temperature": sampling.temperature,
@@ -307,7 +307,7 @@ def token_logprob(value: Any) -> TokenLogprob:
 
 
 def legacy_logprob(token: Any, logprob: Any, top: Any) -> TokenLogprob:
-    """One position of the legacy lists, whose alternatives are a mapping of token to log-probability or null."""
+    """One position of the legacy lists, whose alternatives are a mapping of tokens, or null."""
     name = string(token, "token")
     # An echoed prompt's first token follows nothing.
     chosen = math.nan if logprob is None else real(logprob, "logprob")
@@ -337,7 +337,8 @@ def _logprob_parts(value: Any) -> tuple[str, float, bytes, int]:
 class ToolCalls:
     """Puts the pieces of one choice's tool calls in order.
 
-    Servers leave out `index`, or send 0 for every call, leave out the id, repeat the name, or send the arguments as an object.
+    Servers leave out `index`, or send 0 for every call, leave out the id, repeat the name, or send the
+    arguments as an object.
     """
 
     def __init__(self, choice: int) -> None:
@@ -362,7 +363,7 @@ class ToolCalls:
         return [ToolCallDelta(self._count - 1, None, None, text, self._choice)] if text else []
 
     def _begins(self, index: Any, id: str, name: str) -> bool:
-        """Whether a piece is the first of a call: another index, or the same one with another id and a name."""
+        """Whether a piece is the first of a call: another index, or the same with another id and a name."""
         if index is None:
             return self._count == 0 or bool(name and (not id or id != self._id))
         key = count(index, "tool call index")
