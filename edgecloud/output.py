@@ -1,7 +1,7 @@
 """One choice's way from token bytes to events: characters, then stop strings, then reasoning and tool calls.
 
-A token's logprob goes with the delta that holds the token's first character. A token wholly inside a stop string or
-inside markup (`<think>`, a tool call) has no text in the answer, and its logprob is dropped.
+A token's logprob goes with the delta that holds the token's first character. A token wholly inside a stop
+string or inside markup (`<think>`, a tool call) has no text in the answer, and its logprob is dropped.
 """
 
 from __future__ import annotations
@@ -42,6 +42,19 @@ class OutputParser(Protocol):
         """What was held back. A call that never became one comes out as the text it was."""
 
 
+class PlainText:
+    """The parser of an answer with no markup in it."""
+
+    made_calls = False
+    num_held = 0
+
+    def feed(self, text: str) -> list[Piece]:
+        return [TextDelta(text)] if text else []
+
+    def finish(self) -> list[Piece]:
+        return []
+
+
 class _Token(NamedTuple):
     start: int
     logprob: TokenLogprob | None
@@ -57,8 +70,8 @@ class ChoiceOutput:
         self.stopped: str | None = None
         self._utf8 = Utf8Stream()
         self._matcher = StopMatcher(stops) if any(stops) else None
-        self._parser = parser
-        self._direct = self._matcher is None and parser is None
+        self._parser = None if isinstance(parser, PlainText) else parser
+        self._direct = self._matcher is None and self._parser is None
         self._tokens: deque[_Token] = deque()  # tokens whose text has not come out yet
         self._num_read = 0  # characters decoded
         self._num_shown = 0  # characters past the stop matcher
@@ -78,8 +91,8 @@ class ChoiceOutput:
     def finish(self, reason: FinishReason) -> list[Delta]:
         """The held text and the one `ChoiceDone`; a second call gives nothing.
 
-        The reason becomes 'stop' when a stop string ended the choice and 'tool_calls' when calls were made, but
-        stays 'length' when the limit cut it: the last call may be incomplete then.
+        The reason becomes 'stop' when a stop string ended the choice and 'tool_calls' when calls were made,
+        but stays 'length' when the limit cut it: the last call may be incomplete then.
         """
         if self._done:
             return []
@@ -116,7 +129,8 @@ class ChoiceOutput:
     def _account(self, pieces: Sequence[Piece]) -> list[Delta]:
         """Give each piece its index, its tokens and its logprobs.
 
-        A parser drops markup, so where a piece stood is found again, from the right, in the raw text read so far.
+        A parser drops markup, so where a piece stood is found again, from the right, in the raw text read so
+        far.
         """
         if not pieces or self._parser is None:
             return []

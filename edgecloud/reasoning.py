@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from edgecloud.output import OutputParser, Piece
+from edgecloud.output import OutputParser, Piece, PlainText
 from edgecloud.text import StopMatcher
-from edgecloud.types import ReasoningDelta, TextDelta
+from edgecloud.types import ReasoningDelta
 
 OPEN, CLOSE = "<think>", "</think>"
-
-
-class PlainText:
-    """The parser of an answer with no markup in it."""
-
-    made_calls = False
-    num_held = 0
-
-    def feed(self, text: str) -> list[Piece]:
-        return [TextDelta(text)] if text else []
-
-    def finish(self) -> list[Piece]:
-        return []
 
 
 class ReasoningParser:
     """`<think>…</think>` at the start of an answer becomes reasoning, the rest goes to the `answer` parser.
 
-    `opened` says that the prompt already ended in `<think>`. Whitespace around the thought is layout and is dropped.
-    Only the start counts: a `<think>` later on is text someone asked for.
+    `opened` says that the prompt already ended in `<think>`. Whitespace around the thought is layout and is
+    dropped. Only the start counts: a `<think>` later on is text someone asked for.
     """
 
     def __init__(self, answer: OutputParser | None = None, *, opened: bool = False) -> None:

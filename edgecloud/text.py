@@ -29,8 +29,9 @@ class Utf8Stream:
 class StopMatcher:
     """Looks for stop strings in a stream and holds back only what may still become one.
 
-    The stop that is complete first wins, and among those complete at the same character the one that began first: this
-    depends on the text alone, not on how it was cut. After a match `rest` is the text behind it; feed nothing more.
+    The stop that is complete first wins, and among those complete at the same character the one that began
+    first: this depends on the text alone, not on how it was cut. After a match `rest` is the text behind it;
+    feed nothing more.
     """
 
     __slots__ = ("_held", "_stops", "rest")
@@ -46,7 +47,7 @@ class StopMatcher:
         return len(self._held)
 
     def feed(self, text: str) -> tuple[str, str | None]:
-        """The text that is safe to show, and the stop if one was found: then all the text before it is out."""
+        """The text that is safe to show, and the stop if one was found: then it is all the text before it."""
         text = self._held + text
         found: tuple[int, int, str] | None = None
         for stop in self._stops:

@@ -1,7 +1,7 @@
 """How model families write tool calls, and a parser that streams them out of an answer.
 
-A call is a JSON object with a name and arguments; families differ in what stands around it. What turns out not to
-be a call comes out as the text it was.
+A call is a JSON object with a name and arguments; families differ in what stands around it. What turns out
+not to be a call comes out as the text it was.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from edgecloud.types import TextDelta, ToolCallDelta
 class ToolMarkup:
     """One family's way: `open` starts the calls, `close` ends them.
 
-    With `separator`, more objects may follow before the close; `array` puts `[` behind the open. `bare` families also
-    begin the answer with the object itself. `key` is what the arguments are called.
+    With `separator`, more objects may follow before the close; `array` puts `[` behind the open. `bare`
+    families also begin the answer with the object itself. `key` is what the arguments are called.
     """
 
     open: str
@@ -47,7 +47,7 @@ _CALL_KEYS = frozenset({"name", "type", "id", "function", "arguments", "paramete
 
 
 def new_call_id() -> str:
-    """Nine letters and digits: what Mistral's templates demand of an id on the next turn; the others take any."""
+    """Nine letters and digits: what Mistral's templates demand of an id next turn; the others take any."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(9))
 
 
