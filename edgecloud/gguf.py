@@ -218,9 +218,13 @@ def _read_model(path: Path, *, arrays: bool) -> tuple[dict[str, Any], list[Tenso
 
 @contextmanager
 def _opened(path: Path) -> Iterator[mmap.mmap]:
-    if path.is_dir():
-        raise ModelLoadError(f"{path.name or path} is a folder, not a model file: name the .gguf file in it.")
     try:
+        if path.is_dir():
+            raise ModelLoadError(
+                f"{path.name or path} is a folder, not a model file: name the .gguf file in it."
+            )
+        if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
+            raise ModelLoadError(f"{path.name} is not a file.")
         with path.open("rb") as file:
             if file.seek(0, 2) == 0:
                 raise ModelLoadError(f"{path.name} is empty: pull or copy it again.")

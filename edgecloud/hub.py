@@ -156,9 +156,9 @@ def pull(spec: HubSpec, folder: Path, progress: Progress | None = None) -> Path:
             _fetch(spec, file, partial, progress or _silent)
         # The first shard comes last: a model is there when its first file is.
         for (_, target), partial in reversed(list(zip(missing, partials, strict=True))):
-            target.parent.mkdir(parents=True, exist_ok=True)
             if len(files) == 1:
-                gguf.read_info(partial)
+                _check_model(partial, target.name)
+            target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(partial, target)
     return targets[0]
 
@@ -213,7 +213,10 @@ def _fetch(spec: HubSpec, file: HubFile, partial: Path, progress: Progress) -> N
 def _stream(spec: HubSpec, file: HubFile, out: BinaryIO, progress: Progress) -> None:
     """Append what is missing, or as much of it as comes."""
     from huggingface_hub import get_session, hf_hub_url
-    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        build_hf_headers,
+        hf_raise_for_status,
+    )
 
     headers = build_hf_headers(library_name="edgecloud") | {"Accept-Encoding": "identity"}
     if out.tell():
@@ -228,7 +231,7 @@ def _stream(spec: HubSpec, file: HubFile, out: BinaryIO, progress: Progress) -> 
             if response.status_code != 206:
                 out.truncate(0)
                 out.seek(0)
-            for chunk in response.iter_bytes(CHUNK):
+            for chunk in response.iter_bytes():  # as they come: what breaks off keeps what it got
                 if out.tell() + len(chunk) > file.size:
                     raise UpstreamError("The hub sends more than it listed.")
                 out.write(chunk)
@@ -236,6 +239,14 @@ def _stream(spec: HubSpec, file: HubFile, out: BinaryIO, progress: Progress) -> 
             out.flush()
     if out.tell() < file.size:
         raise UpstreamError("The connection to the hub broke off: pull again to continue.")
+
+
+def _check_model(partial: Path, name: str) -> None:
+    try:
+        gguf.read_info(partial)
+    except ModelLoadError as error:
+        partial.unlink()
+        raise ModelLoadError(error.message.replace(partial.name, name)) from None
 
 
 def _is_whole(path: Path, file: HubFile) -> bool:
