@@ -1,0 +1,315 @@
+"""`RemoteEngine`: an OpenAI-compatible endpoint as an engine, be it a pool of ours, vLLM, llama-server or a
+hosted API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import aiohttp
+
+from edgecloud.errors import EdgeCloudError, NotSupported, UpstreamError
+from edgecloud.settings import PoolEntry, Settings
+from edgecloud.types import (
+    Capabilities,
+    ChatRequest,
+    Done,
+    EngineEvent,
+    Health,
+    ReasoningDelta,
+    Start,
+    TextDelta,
+    Timings,
+    ToolCallDelta,
+    Usage,
+)
+from edgecloud.wire import openai_chat, openai_completions
+from edgecloud.wire.upstream import StreamDecoder
+
+from .connection import Connection
+from .event_stream import EventStreamDecoder
+from .patience import Clock, Patience, elapsed_clock
+
+# For questions that need no model: health, lists, token counts.
+ASIDE_S = 5.0
+# After the last event the rest of the body is waited for this long, so that the connection can be used again.
+TAIL_S = 0.05
+# What a token is worth where the upstream can't be asked: English prose has about four bytes in one.
+BYTES_PER_TOKEN = 4
+TOKENS_PER_TURN = 4
+
+
+class RemoteEngine:
+    """Answers from the endpoint that a `[[pool]]` entry of the config names.
+
+    Only the entry's own `api_key` is ever sent there. `clock` gives seconds and runs on while the machine
+    sleeps. Raises `ConfigError` for a URL that can't be one; everything else that goes wrong is an
+    `UpstreamError`, or the class that the upstream's status means.
+    """
+
+    def __init__(self, entry: PoolEntry, settings: Settings, *, clock: Clock = elapsed_clock) -> None:
+        self._entry = entry
+        self._connection = Connection(entry, offline=settings.offline)
+        self._clock = clock
+        self._context: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self._entry.name
+
+    @property
+    def local(self) -> bool:
+        return self._entry.local
+
+    async def capabilities(self) -> Capabilities:
+        """What an OpenAI-compatible endpoint can be expected to do; `context` is 0 where the upstream doesn't
+        say.
+        """
+        if self._context is None:
+            try:
+                models = await self._aside("GET", "models")
+            except EdgeCloudError:
+                return Capabilities(context=0, tools=True, images=True)
+            self._context = _context_of(models, self._entry.model)
+        return Capabilities(context=self._context, tools=True, images=True)
+
+    async def generate(self, request: ChatRequest) -> AsyncGenerator[EngineEvent, None]:
+        """Answer through one streamed request; closing the generator closes its connection at once.
+
+        `Start` comes with the upstream's status 200, its `prompt_tokens` an estimate: only the end tells.
+        `Done` has the upstream's usage, or what was counted here if it sends none. Raises `NoPermittedRoute`
+        before anything is looked up or sent when offline, `DeadlineExceeded` at the request's deadline, and
+        `UpstreamError` at the entry's limits and for an upstream that breaks off or makes no sense.
+        """
+        try:
+            self._connection.permit(offline=request.offline)
+            async with aclosing(self._answer(request)) as events:
+                async for event in events:
+                    yield event
+        except EdgeCloudError as error:
+            raise self._connection.redact(error) from error.__cause__
+
+    async def count_tokens(self, request: ChatRequest) -> int:
+        """Prompt tokens as the upstream's tokenizer counts them, else an estimate: a token for four bytes,
+        four for a turn.
+        """
+        if isinstance(request.prompt, tuple):
+            return len(request.prompt)
+        try:
+            self._connection.permit(offline=request.offline)
+            if request.prompt is not None:
+                return len(await self.tokenize(request.prompt, add_special=True))
+            body = openai_chat.encode(request, self._entry.model, stream=False)
+            answer = await self._aside("POST", "/tokenize", body)
+            return _integer(answer.get("count"))
+        except EdgeCloudError:
+            return estimate_tokens(request)
+
+    async def tokenize(
+        self, text: str, *, add_special: bool = False, parse_special: bool = False
+    ) -> list[int]:
+        """Token ids from the upstream's `/tokenize`. Raises `NotSupported` where it has none."""
+        # llama.cpp's names and vLLM's.
+        body = {
+            "model": self._entry.model,
+            "content": text,
+            "prompt": text,
+            "add_special": add_special,
+            "add_special_tokens": add_special,
+            "parse_special": parse_special,
+        }
+        answer = await self._aside("POST", "/tokenize", body, needs="tokenize")
+        tokens = answer.get("tokens")
+        if not isinstance(tokens, list):
+            raise UpstreamError(f"{self.name} sent no list of tokens.")
+        return [_integer(token) for token in tokens]
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """Text from the upstream's `/detokenize`. Raises `NotSupported` where it has none."""
+        body = {"model": self._entry.model, "tokens": list(ids)}
+        answer = await self._aside("POST", "/detokenize", body, needs="detokenize")
+        # llama.cpp's name, vLLM's and SGLang's.
+        text = next((answer[key] for key in ("content", "prompt", "text") if key in answer), None)
+        if not isinstance(text, str):
+            raise UpstreamError(f"{self.name} sent no text.")
+        return text
+
+    async def token_bytes(self, token_id: int) -> bytes:
+        """The token's bytes. Raises `NotSupported` for half a character, which no text can carry over
+        HTTP.
+        """
+        text = await self.detokenize([token_id])
+        if "\ufffd" in text:
+            raise NotSupported(
+                f"{self.name} can't tell the bytes of token {token_id}, which is no whole character."
+            )
+        return text.encode()
+
+    async def health(self) -> Health:
+        """Whether it answers `/health`, or lists its models where there is no such page."""
+        try:
+            try:
+                await self._touch("/health")
+            except UpstreamError as error:
+                if error.upstream_status not in (401, 403, 404, 405):
+                    raise
+                await self._touch("models")
+        except EdgeCloudError as error:
+            return Health(ok=False, detail=self._connection.redact(error).message)
+        return Health(ok=True, detail=f"{self._connection.host} answers")
+
+    async def aclose(self) -> None:
+        await self._connection.aclose()
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    def _patience(self, deadline_s: float | None, most_s: float) -> Patience:
+        return Patience(self.name, self._clock, deadline_s=deadline_s, most_s=most_s)
+
+    async def _answer(self, request: ChatRequest) -> AsyncGenerator[EngineEvent, None]:
+        entry = self._entry
+        patience = self._patience(request.deadline_s, entry.timeout_s)
+        decoder: StreamDecoder
+        if request.is_chat:
+            path, body = "chat/completions", openai_chat.encode(request, entry.model)
+            decoder = openai_chat.ChunkDecoder(request.n)
+        else:
+            path, body = "completions", openai_completions.encode(request, entry.model)
+            decoder = openai_completions.ChunkDecoder(request.n)
+        headers = {
+            "Accept": "text/event-stream",
+            "x-request-id": request.id,
+            "x-request-deadline-ms": str(max(1, int(patience.left_s * 1000))),
+        }
+        began = self._clock()
+        response = await self._connection.open(
+            "POST", path, patience, body=body, headers=headers, silence_s=entry.first_byte_timeout_s
+        )
+        try:
+            if response.content_type != "text/event-stream":
+                raise await self._not_a_stream(response, patience)
+            estimate = estimate_tokens(request)
+            yield Start(engine=self.name, model=entry.model, prompt_tokens=estimate)
+            first_s: float | None = None
+            async with aclosing(self._payloads(response, patience)) as payloads:
+                async for payload in payloads:
+                    for event in decoder.feed(self._decode(payload)):
+                        if first_s is None and isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta):
+                            first_s = self._clock() - began
+                        yield event
+            for event in decoder.finish():
+                yield self._timed(event, estimate, first_s, self._clock() - began)
+        finally:
+            response.close()
+
+    async def _payloads(
+        self, response: aiohttp.ClientResponse, patience: Patience
+    ) -> AsyncGenerator[str, None]:
+        """The data of each event up to `[DONE]`, or up to the end of the body where that is missing."""
+        entry = self._entry
+        stream = EventStreamDecoder()
+        silence_s = entry.first_byte_timeout_s
+        ended = False
+        while not ended:
+            try:
+                received = await patience.wait(response.content.readany(), silence_s, "sent nothing")
+            except (aiohttp.ClientError, OSError) as error:
+                raise self._connection.broken(error) from error
+            silence_s = entry.idle_timeout_s
+            ended = not received
+            for data in stream.finish() if ended else stream.feed(received):
+                if data.strip() == "[DONE]":
+                    await _drain(response)
+                    return
+                yield data
+
+    def _decode(self, payload: str) -> Any:
+        try:
+            return json.loads(payload)
+        except (ValueError, RecursionError):
+            raise UpstreamError(f"{self.name} sent an event that is not JSON.") from None
+
+    async def _not_a_stream(self, response: aiohttp.ClientResponse, patience: Patience) -> UpstreamError:
+        if said := await self._connection.said(response, patience):
+            return UpstreamError(f"{self.name} answered with status 200 and an error: {said}")
+        kind = response.content_type[:60]
+        return UpstreamError(
+            f"{self.name} answered with {kind} where an event stream was asked for: "
+            "check its url, which usually ends in /v1."
+        )
+
+    def _timed(self, event: EngineEvent, estimate: int, first_s: float | None, total_s: float) -> EngineEvent:
+        if not isinstance(event, Done):
+            return event
+        usage = event.usage
+        if not usage.prompt_tokens:
+            usage = Usage(estimate, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
+        ttft_s = total_s if first_s is None else first_s
+        return Done(usage, Timings(ttft_s=ttft_s, decode_s=total_s - ttft_s))
+
+    async def _aside(
+        self, method: str, path: str, body: Any = None, *, needs: str | None = None
+    ) -> dict[str, Any]:
+        """A small question beside the answers. `needs` names what the upstream can't do if it has no such
+        path.
+        """
+        self._connection.permit()
+        try:
+            return await self._connection.json(
+                method, path, self._patience(None, ASIDE_S), body=body, silence_s=ASIDE_S
+            )
+        except UpstreamError as error:
+            if needs and error.upstream_status in (404, 405):
+                raise NotSupported(f"{self.name} does not {needs}.") from None
+            raise self._connection.redact(error) from error.__cause__
+
+    async def _touch(self, path: str) -> None:
+        self._connection.permit()
+        response = await self._connection.open("GET", path, self._patience(None, ASIDE_S), silence_s=ASIDE_S)
+        response.close()
+
+
+async def _drain(response: aiohttp.ClientResponse) -> None:
+    """Read what follows the last event, usually nothing, so that the connection goes back to the pool instead
+    of being closed.
+    """
+    try:
+        async with asyncio.timeout(TAIL_S):
+            while await response.content.readany():
+                pass
+    except (TimeoutError, aiohttp.ClientError, OSError):
+        return
+
+
+def estimate_tokens(request: ChatRequest) -> int:
+    """Prompt tokens by length alone, never 0."""
+    if isinstance(request.prompt, tuple):
+        return max(1, len(request.prompt))
+    texts = [message.content for message in request.messages] if request.prompt is None else [request.prompt]
+    size = sum(len(text.encode(errors="replace")) for text in texts)
+    return max(1, -(-size // BYTES_PER_TOKEN) + TOKENS_PER_TURN * len(request.messages))
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise UpstreamError("The upstream sent a number of tokens that makes no sense.")
+    return value
+
+
+def _context_of(models: dict[str, Any], model: str) -> int:
+    """The context in tokens that a model list gives for `model` under any of its known names, else 0."""
+    entries = models.get("data")
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, dict) and entry.get("id") == model:
+            meta = entry.get("meta")
+            context = (
+                entry.get("max_model_len")
+                or entry.get("context_length")
+                or (meta.get("n_ctx") if isinstance(meta, dict) else None)
+            )
+            return context if isinstance(context, int) and context > 0 else 0
+    return 0
