@@ -1,0 +1,52 @@
+"""Puts the routes together behind the checks of `edgecloud.http`."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from edgecloud.http.answer import Door
+from edgecloud.http.body import Bodies
+from edgecloud.http.drain import Drain
+from edgecloud.http.openai import OpenAIRoutes
+from edgecloud.http.stack import guarded_app
+from edgecloud.settings import Settings
+from edgecloud.telemetry import Metrics, metrics
+
+from ..gateway import Gateway
+from .anthropic import AnthropicRoutes
+from .embeddings import EmbeddingRoutes
+from .models import ModelRoutes
+from .openapi import document
+from .operations import OperatorRoutes
+from .responses import ResponsesRoutes
+from .tokens import TokenRoutes
+
+
+def create_app(
+    gateway: Gateway,
+    settings: Settings,
+    *,
+    drain: Drain | None = None,
+    metrics: Metrics = metrics,
+) -> FastAPI:
+    """The ASGI app over a gateway, which the caller closes. `drain` is shared with the server that runs the
+    app.
+    """
+    door = Door(
+        bodies=Bodies(int(settings.server.body_limit_mb * 2**20)),
+        drain=drain or Drain(),
+        metrics=metrics,
+        ping_s=settings.server.ping_s,
+    )
+    app = guarded_app(door, settings.server, title="edgecloud", version=version("edgecloud"))
+    OpenAIRoutes(door, gateway.chat).add_to(app)
+    ResponsesRoutes(door, gateway).add_to(app)
+    AnthropicRoutes(door, gateway).add_to(app)
+    EmbeddingRoutes(door, gateway).add_to(app)
+    ModelRoutes(gateway).add_to(app)
+    TokenRoutes(door, gateway).add_to(app)
+    OperatorRoutes(door, gateway).add_to(app, metrics=settings.server.metrics)
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]
+    return app

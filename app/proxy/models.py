@@ -1,0 +1,37 @@
+"""The models that can be asked for by name."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request, Response
+
+from edgecloud.errors import ModelNotFound
+from edgecloud.http.responses import json_response
+from edgecloud.wire import openai_models
+
+from ..gateway import Gateway
+
+
+class ModelRoutes:
+    """`/v1/models` and `/v1/models/{id}`, also without `/v1`; an id may hold slashes."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    def add_to(self, app: FastAPI) -> None:
+        """Register the routes."""
+        for prefix in ("/v1", ""):
+            app.add_route(f"{prefix}/models", self.list, methods=["GET"])
+            app.add_route(f"{prefix}/models/{{model:path}}", self.one, methods=["GET"])
+
+    async def list(self, http: Request) -> Response:
+        return json_response(openai_models.list_body(await self.gateway.models()))
+
+    async def one(self, http: Request) -> Response:
+        name: str = http.path_params["model"]
+        cards = await self.gateway.models()
+        if not name:
+            return json_response(openai_models.list_body(cards))
+        for card in cards:
+            if name == card.id or name in card.aliases:
+                return json_response(openai_models.body(card))
+        raise ModelNotFound(name, [card.id for card in cards])

@@ -1,0 +1,48 @@
+"""OpenAI's responses, stateless: nothing is stored, the whole input comes with each request."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from fastapi import FastAPI, Request, Response
+
+from edgecloud.http.answer import Door, StreamedAnswer, WholeAnswer
+from edgecloud.http.openai import admitted
+from edgecloud.http.responses import json_response
+from edgecloud.http.sse import RESPONSES
+from edgecloud.wire import openai_responses
+from edgecloud.wire.openai_responses_answer import ResponseEvents
+
+from ..gateway import Gateway
+
+
+class ResponsesRoutes:
+    """`/v1/responses` and its `input_tokens`, also without `/v1`."""
+
+    def __init__(self, door: Door, gateway: Gateway) -> None:
+        self.door = door
+        self.gateway = gateway
+
+    def add_to(self, app: FastAPI) -> None:
+        """Register the routes."""
+        for prefix in ("/v1", ""):
+            app.add_route(f"{prefix}/responses", self.responses, methods=["POST"])
+            app.add_route(f"{prefix}/responses/input_tokens", self.input_tokens, methods=["POST"])
+
+    async def responses(self, http: Request) -> Response:
+        call = openai_responses.parse(await self.door.bodies.json(http.scope, http.receive))
+        call = dataclasses.replace(call, request=admitted(http.scope, call.request))
+        events = self.gateway.chat(call.request)
+        encoder = ResponseEvents(call, call.request.model, int(time.time()))
+        if call.options.stream:
+            return StreamedAnswer(
+                self.door, [events], lambda _, event: encoder.encode(event), encoder.fail, RESPONSES
+            )
+        return WholeAnswer(self.door, [events], lambda _, event: encoder.encode(event), encoder.body)
+
+    async def input_tokens(self, http: Request) -> Response:
+        """How many prompt tokens the response would be charged with."""
+        call = openai_responses.parse(await self.door.bodies.json(http.scope, http.receive))
+        count = await self.gateway.count_tokens(admitted(http.scope, call.request))
+        return json_response({"object": "response.input_tokens", "input_tokens": count})

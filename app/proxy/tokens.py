@@ -1,0 +1,96 @@
+"""Tokens in and out, with the bodies of both llama.cpp and vLLM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+
+from edgecloud.errors import BadRequest
+from edgecloud.http.answer import Door
+from edgecloud.http.openai import admitted
+from edgecloud.http.responses import json_response
+from edgecloud.wire import fields as read
+from edgecloud.wire import openai_chat
+from edgecloud.wire.fields import Fields
+
+from ..gateway import Gateway
+
+
+class TokenRoutes:
+    """`/tokenize` and `/detokenize`, and a chat's `input_tokens`, each with and without `/v1`."""
+
+    def __init__(self, door: Door, gateway: Gateway) -> None:
+        self.door = door
+        self.gateway = gateway
+
+    def add_to(self, app: FastAPI) -> None:
+        """Register the routes."""
+        for prefix in ("/v1", ""):
+            app.add_route(f"{prefix}/chat/completions/input_tokens", self.input_tokens, methods=["POST"])
+            app.add_route(f"{prefix}/tokenize", self.tokenize, methods=["POST"])
+            app.add_route(f"{prefix}/detokenize", self.detokenize, methods=["POST"])
+
+    async def input_tokens(self, http: Request) -> Response:
+        """How many prompt tokens a chat would be charged with."""
+        request, _ = openai_chat.parse(await self.door.bodies.json(http.scope, http.receive))
+        count = await self.gateway.count_tokens(admitted(http.scope, request))
+        return json_response({"object": "response.input_tokens", "input_tokens": count})
+
+    async def tokenize(self, http: Request) -> Response:
+        """`content` as llama.cpp has it (no BOS by default), `prompt` as vLLM (BOS by default), or
+        `messages`, counted only.
+        """
+        body = await self.door.bodies.json(http.scope, http.receive)
+        fields = Fields(body)
+        if fields.has("messages"):
+            request, _ = openai_chat.parse(body)
+            count = await self.gateway.count_tokens(admitted(http.scope, request))
+            return json_response({"count": count, "max_model_len": await self._context(request.model)})
+        model = fields.name("model") if fields.has("model") else "auto"
+        if fields.has("content"):
+            text, add_special = fields.text("content"), fields.flag("add_special") or False
+        else:
+            fields.require("prompt")
+            text, add_special = fields.text("prompt"), fields.flag("add_special_tokens") is not False
+        ids = await self.gateway.tokenize(
+            model,
+            text or "",
+            add_special=add_special,
+            parse_special=fields.flag("parse_special") is not False,
+        )
+        answer: dict[str, Any] = {
+            "count": len(ids),
+            "max_model_len": await self._context(model),
+            "tokens": ids,
+        }
+        if fields.flag("with_pieces") or fields.flag("return_token_strs"):
+            pieces = {token_id: await self.gateway.token_bytes(model, token_id) for token_id in set(ids)}
+            if fields.flag("with_pieces"):
+                answer["tokens"] = [{"id": token_id, "piece": _piece(pieces[token_id])} for token_id in ids]
+            else:
+                answer["token_strs"] = [pieces[token_id].decode("utf-8", "replace") for token_id in ids]
+        return json_response(answer)
+
+    async def detokenize(self, http: Request) -> Response:
+        """Token ids to text, under both names."""
+        fields = Fields(await self.door.bodies.json(http.scope, http.receive))
+        model = fields.name("model") if fields.has("model") else "auto"
+        if fields.require("tokens") is not None and not isinstance(fields.get("tokens"), list):
+            raise BadRequest("tokens must be a list of token ids.", param="tokens")
+        text = await self.gateway.detokenize(model, read.token_ids(fields.list("tokens") or [], "tokens"))
+        return json_response({"content": text, "prompt": text})
+
+    async def _context(self, model: str) -> int | None:
+        for card in await self.gateway.models():
+            if model == card.id or model in card.aliases:
+                return card.context
+        return None
+
+
+def _piece(raw: bytes) -> str | list[int]:
+    """Text, or the bytes of what is only a part of a character."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)

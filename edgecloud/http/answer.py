@@ -1,0 +1,209 @@
+"""Generations as one HTTP response, whole or streamed, over any streams of events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import Response
+
+from edgecloud.errors import EdgeCloudError, EngineFailure, sentence
+from edgecloud.http.asgi import Receive, Scope, Send, close_behind, json_bytes, reply
+from edgecloud.http.body import Bodies
+from edgecloud.http.call import Call, call_of
+from edgecloud.http.drain import Drain, Watch
+from edgecloud.http.merge import Events, merged
+from edgecloud.http.problem import ClientGone
+from edgecloud.http.sse import OPENAI, Dialect, EventStream
+from edgecloud.telemetry import Metrics
+from edgecloud.types import Done, Event, Finish, Start
+from edgecloud.wire.errors import openai_error
+
+log = logging.getLogger("edgecloud.http")
+
+# How long a client that reads nothing may hold up the goodbye of a stopping server, seconds.
+GOODBYE_S = 2.0
+
+AnyEvent = Event | Done
+Add = Callable[[int, AnyEvent], object]
+Fail = Callable[[EdgeCloudError], Sequence[Mapping[str, Any]]]
+Encode = Callable[[int, AnyEvent], Sequence[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What all routes of one server share."""
+
+    bodies: Bodies
+    drain: Drain
+    metrics: Metrics
+    ping_s: float
+
+
+class Answer(Response):
+    """Runs generations when it is sent, and sends nothing before each has begun, so that every fault found by
+    then has its own status.
+
+    However the response ends, the streams are closed, which cancels the work behind them: the client hangs
+    up,
+    in any state; the server's drain runs out; another stream fails.
+    """
+
+    def __init__(self, door: Door, streams: Sequence[Events]) -> None:
+        self.door = door
+        self.streams = streams
+        # What the routers of Starlette and FastAPI look at.
+        self.status_code = 200
+        self.background = None
+
+    @asynccontextmanager
+    async def _running(self, scope: Scope, receive: Receive) -> AsyncIterator[_Running]:
+        """The generations under watch, counted, and closed at the end."""
+        running = _Running(self.door.metrics, len(self.streams), call_of(scope))
+        try:
+            async with Watch(receive, self.door.drain), AsyncExitStack() as closing:
+                for stream in self.streams:
+                    await closing.enter_async_context(aclosing(stream))
+                for number, stream in enumerate(self.streams):
+                    start = await anext(stream, None)
+                    if not isinstance(start, Start):
+                        raise EngineFailure("The engine ended without a word.")
+                    running.begin(number, start)
+                running.events = await closing.enter_async_context(aclosing(merged(self.streams)))
+                yield running
+        finally:
+            running.end(sys.exception())
+
+
+class _Running:
+    """The generations of one response: their starts, their events, and what is booked of them."""
+
+    events: AsyncGenerator[tuple[int, AnyEvent], None]
+
+    def __init__(self, metrics: Metrics, number: int, call: Call) -> None:
+        self.starts: list[Start] = []
+        self.unfinished = number
+        self.cached_tokens = 0
+        self._call = call
+        self._meters = [metrics.generation() for _ in range(number)]
+
+    def begin(self, number: int, start: Start) -> None:
+        self.starts.append(start)
+        self._call.model = start.model
+        self._call.notes["engine"] = start.engine
+        self._meters[number].see(start)
+
+    def see(self, number: int, event: AnyEvent) -> None:
+        self._meters[number].see(event)
+        if isinstance(event, Finish | Done):
+            self.unfinished -= 1
+            self.cached_tokens += event.usage.cached_tokens
+            notes = self._call.notes
+            for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
+                notes[name] = int(notes.get(name, 0)) + getattr(event.usage, name)
+
+    def end(self, error: BaseException | None) -> None:
+        for meter in self._meters:
+            meter.close(cancelled=isinstance(error, ClientGone | asyncio.CancelledError))
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The short form of the receipt, as far as it is known at the start."""
+        start = self.starts[0]
+        return [
+            (b"x-edgecloud-route", _header_value(start.engine)),
+            (b"x-edgecloud-model", _header_value(start.model)),
+        ]
+
+
+class WholeAnswer(Answer):
+    """One JSON body for all streams: each event is given to `add` with its stream's number, `body` is asked
+    last.
+    """
+
+    def __init__(
+        self, door: Door, streams: Sequence[Events], add: Add, body: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        super().__init__(door, streams)
+        self.add = add
+        self.whole = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        add = self.add
+        async with self._running(scope, receive) as running:
+            for number, start in enumerate(running.starts):
+                add(number, start)
+            async for number, event in running.events:
+                running.see(number, event)
+                add(number, event)
+        cached = (b"x-edgecloud-cached-tokens", str(running.cached_tokens).encode())
+        await reply(send, 200, json_bytes(self.whole()), [*running.headers(), cached])
+
+
+class StreamedAnswer(Answer):
+    """Server-sent events in one dialect: `encode` makes none, one or several bodies of an event of a
+    stream.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        streams: Sequence[Events],
+        encode: Encode,
+        fail: Fail = lambda error: [openai_error(error)],
+        dialect: Dialect = OPENAI,
+    ) -> None:
+        super().__init__(door, streams)
+        self.encode = encode
+        self.fail = fail
+        self.dialect = dialect
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        encode, frame = self.encode, self.dialect.frame
+        stream = EventStream(send, ping=self.dialect.ping, ping_s=self.door.ping_s)
+        # The last frames wait until the generation is closed: uvicorn reports a hang-up as soon as a response
+        # is complete.
+        last = b""
+        try:
+            async with self._running(scope, receive) as running:
+                await stream.open(running.headers())
+                for number, start in enumerate(running.starts):
+                    first = b"".join(map(frame, encode(number, start)))
+                    if first:
+                        await stream.write(first)
+                async for number, event in running.events:
+                    running.see(number, event)
+                    frames = b"".join(map(frame, encode(number, event)))
+                    if not running.unfinished:
+                        last += frames
+                    elif frames:
+                        await stream.write(frames)
+        except ClientGone:
+            raise
+        except Exception as error:
+            if not stream.opened:
+                raise
+            last = self._goodbye(scope, error)
+        finally:
+            stream.quiet()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_S if self.door.drain.draining else None):
+                await stream.close(last + self.dialect.end)
+
+    def _goodbye(self, scope: Scope, error: Exception) -> bytes:
+        shown = sentence(error)
+        if shown is not error:
+            log.error("a stream failed", exc_info=error)
+        call = call_of(scope)
+        call.error = shown.code or shown.type
+        close_behind(scope)
+        return b"".join(map(self.dialect.frame, self.fail(shown)))
+
+
+def _header_value(text: str) -> bytes:
+    return "".join(c if " " <= c <= "~" else "?" for c in text[:200]).encode()

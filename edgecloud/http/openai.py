@@ -1,0 +1,86 @@
+"""OpenAI's chat and completions routes over anything that turns a `ChatRequest` into events: the gateway,
+or a bare engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+
+from fastapi import FastAPI, Request, Response
+
+from edgecloud.errors import BadRequest
+from edgecloud.http.answer import Door, StreamedAnswer, WholeAnswer
+from edgecloud.http.asgi import Scope, header
+from edgecloud.http.call import call_of
+from edgecloud.http.merge import Events
+from edgecloud.types import ChatRequest, new_id
+from edgecloud.wire import openai_chat, openai_completions
+
+DEADLINE_HEADER = "x-request-deadline-ms"
+
+Chat = Callable[[ChatRequest], Events]
+
+
+def admitted(scope: Scope, request: ChatRequest, number: int = 0) -> ChatRequest:
+    """The request with what its headers say: `tenant` from the key, `deadline_s` from `x-request-deadline-
+    ms` (milliseconds
+    for the whole answer), and the receipt's id equal to the answer's `x-request-id` where we chose that.
+    """
+    call = call_of(scope)
+    return dataclasses.replace(
+        request,
+        tenant=call.tenant,
+        deadline_s=_deadline_s(scope),
+        id=call.request_id if call.own_id and number == 0 else new_id("req"),
+        door="http",
+    )
+
+
+def _deadline_s(scope: Scope) -> float | None:
+    value = header(scope, DEADLINE_HEADER.encode())
+    if value is None:
+        return None
+    try:
+        milliseconds = float(value)
+    except ValueError:
+        milliseconds = math.nan
+    if not 0 < milliseconds < 1e10:
+        raise BadRequest(f"The header {DEADLINE_HEADER} must be a number of milliseconds above 0.")
+    return milliseconds / 1000
+
+
+class OpenAIRoutes:
+    """`/v1/chat/completions` and `/v1/completions`, also without `/v1`, as llama.cpp's clients ask."""
+
+    def __init__(self, door: Door, chat: Chat) -> None:
+        self.door = door
+        self.chat = chat
+
+    def add_to(self, app: FastAPI) -> None:
+        """Register the routes."""
+        for prefix in ("/v1", ""):
+            app.add_route(f"{prefix}/chat/completions", self.chat_completions, methods=["POST"])
+            app.add_route(f"{prefix}/completions", self.completions, methods=["POST"])
+
+    async def chat_completions(self, http: Request) -> Response:
+        request, options = openai_chat.parse(await self.door.bodies.json(http.scope, http.receive))
+        request = admitted(http.scope, request)
+        events, model, created = self.chat(request), request.model, int(time.time())
+        if options.stream:
+            chunks = openai_chat.ChatChunks(request, options, model, created)
+            return StreamedAnswer(self.door, [events], lambda _, event: chunks.encode(event))
+        whole = openai_chat.ChatAssembler(request, model, created)
+        return WholeAnswer(self.door, [events], lambda _, event: whole.add(event), whole.body)
+
+    async def completions(self, http: Request) -> Response:
+        parsed, options = openai_completions.parse(await self.door.bodies.json(http.scope, http.receive))
+        requests = [admitted(http.scope, request, number) for number, request in enumerate(parsed)]
+        streams, model, created = [self.chat(r) for r in requests], requests[0].model, int(time.time())
+        if options.stream:
+            chunks = openai_completions.CompletionChunks(requests, options, model, created)
+            return StreamedAnswer(self.door, streams, chunks.encode)
+        whole = openai_completions.CompletionAssembler(requests, model, created)
+        return WholeAnswer(self.door, streams, whole.add, whole.body)

@@ -1,0 +1,336 @@
+"""What we tell operators: Prometheus metrics, structured log lines, OpenTelemetry spans where its SDK is
+installed.
+
+Nothing here ever holds a prompt, an answer or a key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, TextIO
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from edgecloud.types import ChoiceDone, Done, Event, Finish, Health, Notice, Start
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
+# Which request a log line belongs to; set where a request enters.
+current_request_id: ContextVar[str] = ContextVar("request_id", default="")
+
+# ---------------------------------------------------------------------------------------------------- metrics
+
+# The `_created` series doubles the text and tells nobody anything.
+disable_created_metrics()
+
+
+def _bounds(seconds: str) -> tuple[float, ...]:
+    return tuple(map(float, seconds.split()))
+
+
+# Seconds. Bounds as vLLM's, so that dashboards carry over.
+_TTFT_BUCKETS = _bounds("0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1 2.5 5 7.5 10 20 40 80")
+_TOKEN_BUCKETS = _bounds("0.001 0.0025 0.005 0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1 2.5 5")
+_E2E_BUCKETS = _bounds("0.05 0.1 0.3 0.5 0.8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480")
+
+
+class Metrics:
+    """One registry of ours. Labels hold only what we chose: our route templates and the models that
+    answered.
+    """
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        self.in_flight = 0
+        self._requests = Counter(
+            "edgecloud_http_requests",
+            "HTTP requests answered.",
+            ("route", "status", "model"),
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "edgecloud_http_request_seconds",
+            "From the request's headers to its last byte.",
+            ("route",),
+            registry=registry,
+            buckets=_E2E_BUCKETS,
+        )
+        in_flight = Gauge(
+            "edgecloud_http_requests_in_flight", "HTTP requests being answered now.", registry=registry
+        )
+        in_flight.set_function(lambda: self.in_flight)
+        self._running = Gauge(
+            "edgecloud_num_requests_running", "Sequences being computed.", registry=registry
+        )
+        self._waiting = Gauge(
+            "edgecloud_num_requests_waiting", "Requests waiting for a place.", registry=registry
+        )
+        self.kv_cells_used = Gauge(
+            "edgecloud_kv_cells_used", "KV cells in use, by model.", ("model",), registry=registry
+        )
+        self.kv_cells = Gauge(
+            "edgecloud_kv_cells", "KV cells there are, by model.", ("model",), registry=registry
+        )
+        self.preemptions = Counter(
+            "edgecloud_num_preemptions",
+            "Sequences put back for want of KV room.",
+            ("model",),
+            registry=registry,
+        )
+        labels = ("model",)
+        self.prompt_tokens = Counter(
+            "edgecloud_prompt_tokens", "Prompt tokens, cached ones included.", labels, registry=registry
+        )
+        self.cached_tokens = Counter(
+            "edgecloud_cached_tokens", "Prompt tokens not computed again.", labels, registry=registry
+        )
+        self.generation_tokens = Counter(
+            "edgecloud_generation_tokens", "Tokens generated.", labels, registry=registry
+        )
+        self.outcomes = Counter(
+            "edgecloud_generations",
+            "Generations by outcome: done, failed or cancelled.",
+            ("model", "outcome"),
+            registry=registry,
+        )
+        self.ttft = Histogram(
+            "edgecloud_time_to_first_token_seconds",
+            "From the request to the first token.",
+            labels,
+            registry=registry,
+            buckets=_TTFT_BUCKETS,
+        )
+        self.inter_token = Histogram(
+            "edgecloud_inter_token_latency_seconds",
+            "Between two pieces of one answer.",
+            labels,
+            registry=registry,
+            buckets=_TOKEN_BUCKETS,
+        )
+        self.per_token = Histogram(
+            "edgecloud_time_per_output_token_seconds",
+            "Mean seconds per token after the first, by answer.",
+            labels,
+            registry=registry,
+            buckets=_TOKEN_BUCKETS,
+        )
+        self.e2e = Histogram(
+            "edgecloud_e2e_request_latency_seconds",
+            "From the request to the end of its answer.",
+            labels,
+            registry=registry,
+            buckets=_E2E_BUCKETS,
+        )
+        self._request_children: dict[tuple[str, int, str], Counter] = {}
+
+    def count_request(self, route: str, status: int, model: str, seconds: float) -> None:
+        """One HTTP answer. `route` is a template of ours or `unmatched`, `model` the one that answered or
+        empty.
+        """
+        key = (route, status, model)
+        child = self._request_children.get(key)
+        if child is None:
+            child = self._request_children[key] = self._requests.labels(route, str(status), model)
+        child.inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def render(self, health: Health) -> bytes:
+        """The Prometheus text format."""
+        self._running.set(health.running)
+        self._waiting.set(health.waiting)
+        return generate_latest(self.registry)
+
+    def generation(self) -> GenerationMeter:
+        """A meter for one answer."""
+        return GenerationMeter(self)
+
+
+# The process's own; engines report here too.
+metrics = Metrics()
+
+
+class GenerationMeter:
+    """Watches the events of one answer go by and books its latencies and tokens."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._began = time.perf_counter()
+        self._first = 0.0
+        self._last = 0.0
+        self._model = ""
+        self._done = False
+
+    def see(self, event: Event | Done) -> None:
+        """Book one event."""
+        if isinstance(event, Start):
+            self._model = event.model
+            self._inter_token = self._metrics.inter_token.labels(self._model)
+        elif isinstance(event, Finish | Done):
+            self._finish(event)
+        elif not isinstance(event, ChoiceDone | Notice):
+            now = time.perf_counter()
+            if self._first == 0.0:
+                self._first = now
+                self._metrics.ttft.labels(self._model).observe(now - self._began)
+            else:
+                self._inter_token.observe(now - self._last)
+            self._last = now
+
+    def _finish(self, event: Finish | Done) -> None:
+        metrics, usage, now = self._metrics, event.usage, time.perf_counter()
+        self._done = True
+        metrics.prompt_tokens.labels(self._model).inc(usage.prompt_tokens)
+        metrics.cached_tokens.labels(self._model).inc(usage.cached_tokens)
+        metrics.generation_tokens.labels(self._model).inc(usage.completion_tokens)
+        metrics.e2e.labels(self._model).observe(now - self._began)
+        if usage.completion_tokens > 1 and self._first:
+            metrics.per_token.labels(self._model).observe(
+                (self._last - self._first) / (usage.completion_tokens - 1)
+            )
+        metrics.outcomes.labels(self._model, "done").inc()
+
+    def close(self, *, cancelled: bool) -> None:
+        """The stream is over; without a `Finish` before, it did not end well."""
+        if self._model and not self._done:
+            self._metrics.outcomes.labels(self._model, "cancelled" if cancelled else "failed").inc()
+
+
+# ------------------------------------------------------------------------------------------------------- logs
+
+_BEARER = re.compile(r"(?i)\b(bearer\s+|x-api-key['\"]?\s*[:=]\s*b?['\"]?)[^\s'\",)]+")
+_KEY_LIKE = re.compile(r"\b(?:sk|pk|hf|gsk|xai)[-_][A-Za-z0-9_-]{16,}")
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@+%,*\[\]-]+")
+
+
+class Redactor:
+    """Takes keys out of text: those it was told, and what looks like one."""
+
+    def __init__(self, secrets: Iterable[SecretStr] = ()) -> None:
+        values = {secret.get_secret_value() for secret in secrets}
+        # Longest first: one key may begin another.
+        self._secrets = sorted((value for value in values if value), key=len, reverse=True)
+
+    def __call__(self, text: str) -> str:
+        for secret in self._secrets:
+            if secret in text:
+                text = text.replace(secret, "[redacted]")
+        text = _BEARER.sub(r"\1[redacted]", text)
+        return _KEY_LIKE.sub("[redacted]", text)
+
+
+class LineFormatter(logging.Formatter):
+    """One line per record: `key=value` pairs, or a JSON object. Tracebacks follow in the same record,
+    redacted as all of it.
+    """
+
+    def __init__(self, redact: Redactor, *, as_json: bool = False) -> None:
+        super().__init__()
+        self._redact = redact
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        request_id = current_request_id.get()
+        if request_id:
+            fields["request_id"] = request_id
+        extra: Mapping[str, object] = getattr(record, "fields", {})
+        fields.update(extra)
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        if self._as_json:
+            return self._redact(json.dumps(fields, ensure_ascii=False, default=str))
+        trace = fields.pop("exception", None)
+        line = " ".join(f"{key}={_logfmt(value)}" for key, value in fields.items())
+        return self._redact(f"{line}\n{trace}" if trace else line)
+
+
+def _logfmt(value: object) -> str:
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
+def configure_logging(
+    level: str = "info",
+    *,
+    secrets: Iterable[SecretStr] = (),
+    as_json: bool = False,
+    stream: TextIO | None = None,
+) -> None:
+    """Send every log record of this process to `stream` (stderr), one redacted line each. For `serve` and
+    servers like it.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(LineFormatter(Redactor(secrets), as_json=as_json))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+    # Ours says more, with a request id.
+    logging.getLogger("uvicorn.access").disabled = True
+    # Their debug and info lines hold URLs and headers.
+    for name in ("httpx", "httpcore", "aiohttp", "asyncio", "urllib3", "huggingface_hub"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+# ------------------------------------------------------------------------------------------------------ spans
+
+
+@cache
+def _tracer() -> Any:
+    """The OpenTelemetry tracer, or None without the SDK."""
+    try:
+        import opentelemetry.sdk  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+        from opentelemetry import trace
+    except ImportError:
+        return None
+    return trace.get_tracer("edgecloud")
+
+
+@contextlib.contextmanager
+def span(name: str, headers: Mapping[str, str]) -> Iterator[dict[str, str | int | float]]:
+    """A server span, child of the caller's by `traceparent`. What is put into the yielded dict becomes its
+    attributes.
+    """
+    attributes: dict[str, str | int | float] = {}
+    tracer = _tracer()
+    if tracer is None:
+        yield attributes
+        return
+    from opentelemetry.propagate import extract
+    from opentelemetry.trace import SpanKind
+
+    current = tracer.start_span(name, context=extract(headers), kind=SpanKind.SERVER)
+    try:
+        yield attributes
+    finally:
+        current.set_attributes(attributes)
+        current.end()

@@ -1,0 +1,1 @@
+"""Scripted backends and a live server, for tests of every room."""
