@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgecloud.errors import BadRequest, ContextLengthExceeded, ModelLoadError
+from edgecloud.errors import BadRequest, ContextLengthExceeded, ModelLoadError, Unavailable
 from edgecloud.models import ModelFile, check_minilm
 from edgecloud.settings import Settings
 from edgecloud.types import EmbedResult
@@ -112,6 +113,8 @@ class GgufEmbedder:
         self.dimensions = self._context.n_embd
         self.fingerprint = f"{self._model.fingerprint()}-{self._context.pooling}"
         self._worker = EmbedWorker(self._context.embed, name=name)
+        self._tokenizing = threading.Lock()
+        self._closed = False
 
     @property
     def num_passes(self) -> int:
@@ -128,11 +131,17 @@ class GgufEmbedder:
 
     async def aclose(self) -> None:
         await self._worker.aclose()
+        with self._tokenizing:
+            self._closed = True
         self._context.close()
         self._model.close()
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
-        return [self._model.tokenize(text, add_special=True) for text in texts]
+        # A freed vocabulary ends the process, so nobody may be reading it when it goes.
+        with self._tokenizing:
+            if self._closed:
+                raise Unavailable("The embedder is shutting down.")
+            return [self._model.tokenize(text, add_special=True) for text in texts]
 
 
 async def _tokenized(
