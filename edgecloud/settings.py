@@ -1,23 +1,54 @@
 """All settings in one model: flags over `EDGECLOUD_*` environment over `config.toml` over defaults.
 
-Nested keys use two underscores in the environment: `EDGECLOUD_SERVER__PORT=9000`. An unknown key or a wrong type is a `ConfigError` that
-names the key, where it came from and the fix. Secrets are `SecretStr` and never printed.
+Nested keys use two underscores in the environment: `EDGECLOUD_SERVER__PORT=9000`; lists are separated
+by commas or written as JSON, tables as JSON. An unknown key or a wrong type is a `ConfigError` that names
+the key, where it came from and the fix. A secret is `SecretStr` and never printed; written `keyring:NAME` it
+is the password that the system keyring has for the service `edgecloud` under that name.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from edgecloud.errors import ConfigError
+from edgecloud.toml_file import line_of, read_text, replace_text
 
 APP = "edgecloud"
+ENV_PREFIX = "EDGECLOUD_"
+FOLDER_VARIABLES = ("EDGECLOUD_CONFIG", "EDGECLOUD_HOME", "EDGECLOUD_RUNTIME")
+MASK = "********"
+
+
+def _from_keyring(value: object) -> object:
+    if not isinstance(value, str) or not value.startswith("keyring:"):
+        return value
+    name = value.removeprefix("keyring:")
+    try:
+        import keyring
+    except ImportError:
+        raise ConfigError(
+            f"The secret {value!r} needs the system keyring: `pip install keyring`, or give it itself."
+        ) from None
+    try:
+        password = keyring.get_password(APP, name)
+    except keyring.errors.KeyringError as error:
+        raise ConfigError(f"The secret {value!r} cannot be read: {error}.") from error
+    if password is None:
+        raise ConfigError(f"The keyring has no secret {name!r}: `keyring set {APP} {name}` puts it there.")
+    return password
+
+
+Secret = Annotated[SecretStr, BeforeValidator(_from_keyring)]
 
 
 class Section(BaseModel):
@@ -52,7 +83,7 @@ class LocalSettings(Section):
 class ServerSettings(Section):
     host: str = "127.0.0.1"
     port: int = Field(8484, ge=0, le=65535)
-    api_keys: tuple[SecretStr, ...] = ()
+    api_keys: tuple[Secret, ...] = ()
     cors_origins: tuple[str, ...] = Field(("localhost",), description="'localhost', exact origins, or '*'")
     allowed_hosts: tuple[str, ...] = Field((), description="Host names answered besides loopback ones")
     body_limit_mb: float = Field(16.0, gt=0)
@@ -73,7 +104,7 @@ class PoolEntry(Section):
     name: str
     url: str
     model: str
-    api_key: SecretStr | None = None
+    api_key: Secret | None = None
     local: bool = Field(False, description="true only if it computes on this machine")
     timeout_s: float = Field(600.0, gt=0, description="seconds for one whole answer")
     connect_timeout_s: float = Field(10.0, gt=0)
@@ -83,16 +114,8 @@ class PoolEntry(Section):
     idle_timeout_s: float = Field(60.0, gt=0, description="seconds of silence in the middle of an answer")
 
 
-class Settings(BaseSettings):
-    """The whole configuration, frozen once loaded."""
-
-    model_config = SettingsConfigDict(
-        env_prefix="EDGECLOUD_",
-        env_nested_delimiter="__",
-        extra="forbid",
-        frozen=True,
-        nested_model_default_partial_update=True,
-    )
+class Settings(Section):
+    """The whole configuration, frozen. `Settings()` is the defaults alone; `load` reads the rest."""
 
     model: str = Field("smollm2", description="the model that `auto` means")
     embedder: str = "minilm"
@@ -105,19 +128,8 @@ class Settings(BaseSettings):
     history: HistorySettings = HistorySettings()
     pool: tuple[PoolEntry, ...] = ()
 
-    # Set by `load` for the one construction, since pydantic-settings asks the class, not the instance.
-    _file: ClassVar[dict[str, Any]] = {}
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings
+# ---------------------------------------------------------------------------------------------- folders
 
 
 def config_path() -> Path:
@@ -136,3 +148,262 @@ def runtime_dir() -> Path:
     """Where the running server's socket lives, private to the user; `EDGECLOUD_RUNTIME` overrides."""
     override = os.environ.get("EDGECLOUD_RUNTIME")
     return Path(override) if override else Path(platformdirs.user_runtime_dir(APP))
+
+
+# ---------------------------------------------------------------------------------------------- loading
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One value that somebody gave, and where: a line of the file, a variable, a flag."""
+
+    key: Key
+    value: Any
+    source: Literal["file", "environment", "flag"]
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One setting as `config show` prints it: dotted key, plain value (secrets masked), source."""
+
+    key: str
+    value: Any
+    source: Literal["default", "file", "environment", "flag"]
+    where: str
+    description: str
+
+
+def load(overrides: Mapping[str, Any] | None = None) -> Settings:
+    """The settings of this run. `overrides` are flags by dotted key; a None among them was not given.
+
+    Raises `ConfigError`.
+    """
+    return _build(_assignments(overrides or {}))
+
+
+def origins(overrides: Mapping[str, Any] | None = None) -> tuple[Origin, ...]:
+    """Every setting with where its value came from. Raises `ConfigError`."""
+    assignments = _assignments(overrides or {})
+    settings = _build(assignments)
+    given = {assignment.key: assignment for assignment in assignments}
+    rows = []
+    for key, field in _leaves(Settings):
+        value: Any = settings
+        for part in key:
+            value = getattr(value, part)
+        # Entries of a table like `aliases` may come from several places; the last one speaks for it.
+        sources = [given[name] for name in given if name[: len(key)] == key]
+        source = sources[-1] if sources else None
+        rows.append(
+            Origin(
+                ".".join(key),
+                plain(value),
+                source.source if source else "default",
+                source.where if source else "",
+                field.description or "",
+            )
+        )
+    return tuple(rows)
+
+
+def set_value(key: str, value: object) -> None:
+    """Write one setting to `config.toml`, keeping comments and layout; text is read as in the environment.
+
+    Nothing is written unless the whole file is then valid. Raises `ConfigError`.
+    """
+    import tomlkit
+
+    path = config_path().resolve()  # through a link to somebody's dotfiles
+    parts = tuple(key.split("."))
+    field = _field(parts)
+    if field is None:
+        raise _unknown(parts, "`config set`")
+    if isinstance(value, str):
+        value = _from_text(field, value, Assignment(parts, value, "flag", "`config set`"))
+    document = tomlkit.parse(read_text(path))
+    table: Any = document
+    for part in parts[:-1]:
+        if not isinstance(table.get(part), dict):
+            table[part] = tomlkit.table()
+        table = table[part]
+    table[parts[-1]] = value
+    text = tomlkit.dumps(document)
+    _build(_flatten(tomllib.loads(text), text, path))
+    replace_text(path, text)
+
+
+def plain(value: Any) -> Any:
+    """A setting's value as JSON has it, secrets masked."""
+    match value:
+        case SecretStr():
+            return MASK
+        case BaseModel():
+            return {name: plain(getattr(value, name)) for name in type(value).model_fields}
+        case tuple():
+            return [plain(item) for item in value]
+        case _:
+            return value
+
+
+def _assignments(overrides: Mapping[str, Any]) -> list[Assignment]:
+    """Everything that was given, the strongest last."""
+    path = config_path()
+    text = read_text(path)
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
+    flags = [
+        Assignment(tuple(key.split(".")), value, "flag", f"the flag for {key}")
+        for key, value in overrides.items()
+        if value is not None
+    ]
+    return [*_flatten(document, text, path), *_environment(os.environ), *flags]
+
+
+def _flatten(document: Mapping[str, Any], text: str, path: Path, parents: Key = ()) -> list[Assignment]:
+    found = []
+    for name, value in document.items():
+        key = (*parents, name)
+        if isinstance(value, dict):
+            found += _flatten(value, text, path, key)
+        else:
+            line = line_of(key, text)
+            found.append(Assignment(key, value, "file", f"{path}, line {line}" if line else str(path)))
+    return found
+
+
+def _environment(environment: Mapping[str, str]) -> Iterator[Assignment]:
+    for name, text in environment.items():
+        if not name.startswith(ENV_PREFIX) or name in FOLDER_VARIABLES or not text:
+            continue
+        key = tuple(name.removeprefix(ENV_PREFIX).lower().split("__"))
+        field = _field(key)
+        if field is None:
+            raise _unknown(key, f"the environment variable {name}", spell=_variable)
+        given = Assignment(key, text, "environment", f"the environment variable {name}")
+        yield Assignment(key, _from_text(field, text, given), given.source, given.where)
+
+
+def _build(assignments: Sequence[Assignment]) -> Settings:
+    tree: dict[str, Any] = {}
+    for assignment in assignments:
+        branch = tree
+        for part in assignment.key[:-1]:
+            branch = branch.setdefault(part, {})
+            if not isinstance(branch, dict):
+                raise _wrong(assignment.key[:-1], "be a table", branch, assignments)
+        branch[assignment.key[-1]] = _tuples(assignment.value)
+    try:
+        # Strict: a port written as "8484" or true is a mistake in a file that has types.
+        return Settings.model_validate(tree, strict=True)
+    except ValidationError as error:
+        raise _explain(error, assignments) from error
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _from_text(field: FieldInfo, text: str, given: Assignment) -> Any:
+    """A value written as text, in the type that the setting has."""
+    import json
+
+    annotation: Any = field.annotation
+    is_list = get_origin(annotation) is tuple
+    if is_list and not text.lstrip().startswith(("[", "{")):
+        return [item.strip() for item in text.split(",") if item.strip()]
+    if is_list or get_origin(annotation) is dict:
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise ConfigError(f"{'.'.join(given.key)} must be JSON: change it in {given.where}.") from None
+    try:
+        return TypeAdapter(annotation).validate_strings(text)
+    except ValidationError as error:
+        raise _wrong(given.key, _requirement(error.errors()[0]["msg"]), text, [given]) from None
+
+
+# ------------------------------------------------------------------------------------------- what is known
+
+
+def _leaves(section: type[BaseModel], parents: Key = ()) -> Iterator[tuple[Key, FieldInfo]]:
+    """Every setting of the model with its key, in order."""
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from _leaves(field.annotation, (*parents, name))
+        else:
+            yield (*parents, name), field
+
+
+def _field(key: Key) -> FieldInfo | None:
+    """The setting with this key; an entry of a table of names (`aliases.gpt-4o`) is one too."""
+    leaves = dict(_leaves(Settings))
+    table = leaves.get(key[:-1])
+    if table is not None and get_origin(table.annotation) is dict:
+        return FieldInfo(annotation=get_args(table.annotation)[1])
+    return leaves.get(key)
+
+
+def _siblings(key: Key) -> list[Key]:
+    """The keys that an unknown one may have meant: those of its own entry in a list, else all."""
+    leaves = dict(_leaves(Settings))
+    entries = leaves.get(key[:1])
+    if entries is not None and len(key) == 3 and get_origin(entries.annotation) is tuple:
+        return [(*key[:2], name) for name in get_args(entries.annotation)[0].model_fields]
+    return list(leaves)
+
+
+def _variable(key: str) -> str:
+    return ENV_PREFIX + key.replace(".", "__").upper()
+
+
+def _dotted(key: str) -> str:
+    return repr(key)
+
+
+# ---------------------------------------------------------------------------------------------- sentences
+
+
+def _explain(error: ValidationError, assignments: Sequence[Assignment]) -> ConfigError:
+    first = error.errors(include_url=False)[0]
+    key = tuple(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return _unknown(key, _where(key, assignments))
+    if first["type"] == "missing":
+        return ConfigError(f"{'.'.join(key)} is missing: give it in {_where(key, assignments)}.")
+    return _wrong(key, _requirement(first["msg"]), first["input"], assignments)
+
+
+def _requirement(message: str) -> str:
+    """`be a valid integer`, out of what pydantic says."""
+    return message.removeprefix("Input should ").partition(", unable")[0]
+
+
+def _wrong(key: Key, requirement: str, value: object, assignments: Sequence[Assignment]) -> ConfigError:
+    is_secret = any(part in ("api_key", "api_keys") for part in key)
+    shown = f", not {value!r}" if isinstance(value, str | int | float) and not is_secret else ""
+    return ConfigError(
+        f"{'.'.join(key)} must {requirement}{shown[:100]}: change it in {_where(key, assignments)}."
+    )
+
+
+def _unknown(key: Key, where: str, *, spell: Any = _dotted) -> ConfigError:
+    name = ".".join(key)
+    known = [".".join(leaf) for leaf in _siblings(key)]
+    same_end = [candidate for candidate in known if candidate.split(".")[-1] == key[-1]]
+    close = same_end or difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {spell(close[0])}?" if close else "`edgecloud config show` lists them all."
+    return ConfigError(f"There is no setting {name[:80]!r} (in {where}); {hint}")
+
+
+def _where(key: Key, assignments: Sequence[Assignment]) -> str:
+    """The place of the last assignment that gave the key, something in it, or something that holds it."""
+    for assignment in reversed(assignments):
+        length = min(len(key), len(assignment.key))
+        if assignment.key[:length] == key[:length]:
+            return assignment.where
+    return str(config_path())
