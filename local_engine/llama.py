@@ -31,7 +31,11 @@ lib: Any = _binding
 log = logging.getLogger("edgecloud.llama")
 
 KV_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "f32": lib.GGML_TYPE_F32}
-POOLINGS = {"mean": lib.LLAMA_POOLING_TYPE_MEAN, "cls": lib.LLAMA_POOLING_TYPE_CLS, "last": lib.LLAMA_POOLING_TYPE_LAST}
+POOLINGS = {
+    "mean": lib.LLAMA_POOLING_TYPE_MEAN,
+    "cls": lib.LLAMA_POOLING_TYPE_CLS,
+    "last": lib.LLAMA_POOLING_TYPE_LAST,
+}
 MAX_SEQUENCES = 256
 
 NO_KV_SLOT = 1
@@ -117,7 +121,6 @@ class Model:
         self.eog_ids = frozenset(t for t in range(self.n_vocab) if lib.llama_vocab_is_eog(self._vocab, t))
         self._pieces: dict[int, bytes] = {}
         self._special_pieces: dict[int, bytes] = {}
-        self._open_contexts = 0
 
     @property
     def handle(self) -> Any:
@@ -140,7 +143,9 @@ class Model:
         count = lib.llama_tokenize(self._vocab, data, len(data), buffer, capacity, add_special, parse_special)
         if count < 0:
             buffer = (lib.llama_token * -count)()
-            count = lib.llama_tokenize(self._vocab, data, len(data), buffer, -count, add_special, parse_special)
+            count = lib.llama_tokenize(
+                self._vocab, data, len(data), buffer, -count, add_special, parse_special
+            )
         return buffer[:count]  # type: ignore[no-any-return]
 
     def token_bytes(self, token_id: int, *, special: bool = False) -> bytes:
@@ -290,7 +295,9 @@ class Batch:
         self.size = at + 1
         return at
 
-    def add(self, tokens: Sequence[int], position: int, seq_id: int, *, last: bool, every: bool = False) -> int:
+    def add(
+        self, tokens: Sequence[int], position: int, seq_id: int, *, last: bool, every: bool = False
+    ) -> int:
         """Add a run of tokens of one sequence, with logits for the `last` one or `every` one; returns the last one's index."""
         start, end = self.size, self.size + len(tokens)
         self._token[start:end] = tokens
@@ -332,7 +339,9 @@ class Context:
         params.n_outputs_max = min(n_batch, num_outputs)
         params.n_threads = params.n_threads_batch = threads
         params.type_k = params.type_v = KV_TYPES[kv_type]
-        params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if kv_type == "q8_0" else lib.LLAMA_FLASH_ATTN_TYPE_AUTO
+        params.flash_attn_type = (
+            lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if kv_type == "q8_0" else lib.LLAMA_FLASH_ATTN_TYPE_AUTO
+        )
         params.kv_unified = True
         params.no_perf = True
         params.embeddings = embeddings
@@ -437,7 +446,13 @@ class EmbeddingContext:
         self.n_embd = model.n_embd
         # Attention that looks both ways needs the whole input in one physical batch.
         self._context = Context(
-            model, n_ctx=n_ctx, num_sequences=num_sequences, n_batch=n_ctx, n_ubatch=n_ctx, threads=threads, embeddings=True
+            model,
+            n_ctx=n_ctx,
+            num_sequences=num_sequences,
+            n_batch=n_ctx,
+            n_ubatch=n_ctx,
+            threads=threads,
+            embeddings=True,
         )
         self.pooling = int(lib.llama_pooling_type(self._context.handle))
         if self.pooling == lib.LLAMA_POOLING_TYPE_NONE:
@@ -467,7 +482,10 @@ class EmbeddingContext:
                 batch.add(inputs[at], 0, at - first, last=True, every=True)
                 at += 1
             if at == first:
-                raise BadRequest(f"An input is {len(inputs[at])} tokens and the embedder takes {self.max_tokens}.", param="input")
+                raise BadRequest(
+                    f"An input is {len(inputs[at])} tokens and the embedder takes {self.max_tokens}.",
+                    param="input",
+                )
             if self._context._memory:
                 self._context.clear()
             if (code := self._context.decode()) != 0:
@@ -496,7 +514,9 @@ class Chain:
         entries = (lib.llama_logit_bias * len(bias))(*bias.items())
         self._add(lib.llama_sampler_init_logit_bias(self._model.n_vocab, len(bias), entries))
 
-    def penalties(self, window: int, repeat: float, frequency: float, presence: float, history: Sequence[int] = ()) -> None:
+    def penalties(
+        self, window: int, repeat: float, frequency: float, presence: float, history: Sequence[int] = ()
+    ) -> None:
         """Penalties over the last `window` tokens; `history` counts as drawn already."""
         sampler = lib.llama_sampler_init_penalties(self._model.n_vocab, window, repeat, frequency, presence)
         for token in history:
@@ -576,6 +596,10 @@ class Candidates:
         self._array.selected = -1
         self._array.sorted = False
 
+    def forbid(self, tokens: Sequence[int]) -> None:
+        """Make freshly loaded candidates impossible."""
+        self._rows["logit"][tokens] = -np.inf
+
     @property
     def selected(self) -> int:
         """The id that the chain picked."""
@@ -599,7 +623,9 @@ class Grammar:
     def __init__(self, model: Model, source: str, *, param: str = "grammar") -> None:
         data = source.encode(errors="replace")
         if len(data) > self.MAX_BYTES:
-            raise BadRequest(f"The grammar is {len(data)} bytes and the limit is {self.MAX_BYTES}.", param=param)
+            raise BadRequest(
+                f"The grammar is {len(data)} bytes and the limit is {self.MAX_BYTES}.", param=param
+            )
         # llama.cpp parses groups by recursion in C, where too deep is a crash of the process.
         if b"\0" in data or _nesting(source) > self.MAX_DEPTH:
             raise BadRequest("The grammar is nested too deeply or holds a NUL byte.", param=param)
@@ -701,19 +727,27 @@ def _normalised(schema: Any, param: str) -> dict[str, Any]:
         if key in result:
             value = result[key]
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _REPETITION_LIMIT:
-                raise BadRequest(f"In a JSON schema {key} must be a whole number from 0 to {_REPETITION_LIMIT}.", param=param)
+                raise BadRequest(
+                    f"In a JSON schema {key} must be a whole number from 0 to {_REPETITION_LIMIT}.",
+                    param=param,
+                )
     for low, high in (("minLength", "maxLength"), ("minItems", "maxItems")):
         if low in result and high in result and result[low] > result[high]:
             raise BadRequest(f"In a JSON schema {low} is above {high}: nothing can match.", param=param)
     if any(int(n) > _REPETITION_LIMIT for n in re.findall(r"\d{4,}", str(result.get("pattern", "")))):
-        raise BadRequest(f"A pattern in the JSON schema repeats more than {_REPETITION_LIMIT} times.", param=param)
+        raise BadRequest(
+            f"A pattern in the JSON schema repeats more than {_REPETITION_LIMIT} times.", param=param
+        )
     if "required" in result:
         required = result["required"]
         if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
             raise BadRequest("In a JSON schema `required` must be a list of names.", param=param)
         # A required name without a schema may be anything, but it must be there.
         if not {"$ref", "anyOf", "oneOf", "allOf"} & result.keys():
-            result["properties"] = {**result.get("properties", {}), **{n: True for n in required if n not in result.get("properties", {})}}
+            result["properties"] = {
+                **result.get("properties", {}),
+                **{n: True for n in required if n not in result.get("properties", {})},
+            }
     if isinstance(result.get("enum"), list) and not result["enum"]:
         raise BadRequest("A JSON schema has an empty enum: nothing can match.", param=param)
     for key in ("properties", "$defs", "definitions"):
@@ -743,7 +777,14 @@ def _normalised(schema: Any, param: str) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------ quantisation
 
 
-def quantize(source: Path, target: Path, ftype: str, *, threads: int = 1, progress: Callable[[float], None] | None = None) -> None:
+def quantize(
+    source: Path,
+    target: Path,
+    ftype: str,
+    *,
+    threads: int = 1,
+    progress: Callable[[float], None] | None = None,
+) -> None:
     """Write `source` requantised to `ftype` (`Q4_0`, `Q8_0`, `Q4_K_M` …) to `target`; `progress` gets 0..1.
 
     Raises `BadRequest` for an unknown `ftype` and `ModelLoadError` when llama.cpp refuses.
