@@ -39,7 +39,7 @@ current_request_id: ContextVar[str] = ContextVar("request_id", default="")
 # ---------------------------------------------------------------------------------------------------- metrics
 
 # The `_created` series doubles the text and tells nobody anything.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 def _bounds(seconds: str) -> tuple[float, ...]:

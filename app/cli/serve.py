@@ -1,0 +1,211 @@
+"""`edgecloud serve`: the gateway kept running, behind HTTP for every tool and a private socket for `ask`
+and the TUI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgecloud.errors import ConfigError, Unavailable
+from edgecloud.settings import Settings, load
+from edgecloud.types import ChatRequest, Health
+
+if TYPE_CHECKING:
+    from ..client import GatewayClient
+    from ..gateway import Gateway
+
+# What closing engines and history may take after the drain, seconds.
+CLOSE_S = 10.0
+
+
+@click.group(invoke_without_command=True)
+@click.option("--host", help="Address to listen on; several with commas. Beyond loopback a key is required.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 picks a free one.")
+@click.option("-m", "--model", help="The model that `auto` means.")
+@click.option("--ctx-size", type=click.IntRange(0), help="Tokens of context shared by all sequences.")
+@click.option("--parallel", type=click.IntRange(1, 256), help="Sequences decoded together.")
+@click.option("--threads", type=click.IntRange(0, 1024), help="CPU threads; 0 measures what is best.")
+@click.option("--api-key", multiple=True, help="A key that clients must send; may be given again.")
+@click.option("--cors-origin", multiple=True, help="A web origin that may call us, 'localhost', or '*'.")
+@click.option("--allowed-host", multiple=True, help="A Host name answered besides loopback ones.")
+@click.option("--drain", type=click.FloatRange(0), help="Seconds that running answers get after SIGTERM.")
+@click.option("--offline", is_flag=True, default=None, help="Never connect beyond this machine.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
+@click.option("--log-json", is_flag=True, help="Log lines as JSON objects.")
+@click.pass_context
+def serve(context: click.Context, /, log_json: bool, **flags: Any) -> None:
+    """Answer over the OpenAI and Anthropic APIs on this machine (http://127.0.0.1:8484).
+
+    The first Ctrl-C or SIGTERM lets running answers finish, the second stops at once.
+    """
+    if context.invoked_subcommand is None:
+        run(load(_overrides(flags)), log_json=log_json)
+
+
+@serve.command()
+def status() -> None:
+    """Say whether a server is running, where, and how it is."""
+    from edgecloud.wire import native
+
+    report = asyncio.run(_ping())
+    health = native.load(report["health"])
+    state = health.detail if isinstance(health, Health) else "?"
+    click.echo(f"edgecloud {report['version']} serves {report['url']} (pid {report['pid']}): {state}")
+
+
+@serve.command()
+def stop() -> None:
+    """Stop the running server, letting its running answers finish."""
+    report = asyncio.run(_ping(stop=True))
+    click.echo(f"Stopping the server at {report['url']} (pid {report['pid']}) …", err=True)
+    patience = load().server.drain_s + CLOSE_S + 5
+    deadline = time.monotonic() + patience
+    while _alive(report["pid"]):
+        if time.monotonic() > deadline:
+            raise Unavailable(f"The server (pid {report['pid']}) is still running after {patience:g} s.")
+        time.sleep(0.05)
+    click.echo("Stopped.", err=True)
+
+
+# -------------------------------------------------------------------------------------------------- the
+# server
+
+
+def run(settings: Settings, *, log_json: bool = False) -> None:
+    """Serve until a signal. Raises `ConfigError` when it may not or cannot listen, `ModelLoadError` and the
+    like when the model
+    fails.
+    """
+    import uvloop
+
+    from edgecloud.http.server import listen
+    from edgecloud.telemetry import configure_logging
+
+    require_key_beyond_loopback(settings)
+    sockets = listen(settings.server.host, settings.server.port)
+    secrets = [*settings.server.api_keys, *(entry.api_key for entry in settings.pool if entry.api_key)]
+    configure_logging(settings.log_level, secrets=secrets, as_json=log_json)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, sockets))
+
+
+def require_key_beyond_loopback(settings: Settings) -> None:
+    """Refuse to let a network in without a key. Raises `ConfigError`."""
+    from edgecloud.http.host import is_loopback
+
+    if settings.server.api_keys:
+        return
+    for name in settings.server.host.split(","):
+        if not is_loopback(name.strip().lower()):
+            raise ConfigError(
+                f"Serving on {name.strip()} opens edgecloud to the network: set a key with --api-key, "
+                "or stay on 127.0.0.1."
+            )
+
+
+async def _serve(settings: Settings, sockets: Sequence[socket.socket]) -> None:
+    from edgecloud.http.drain import Drain
+    from edgecloud.http.server import Server, url_of
+
+    from ..open import build_gateway
+    from ..proxy.app import create_app
+    from ..socket_server import SocketServer
+
+    url, drain = url_of(sockets), Drain()
+    gateway = build_gateway(settings)
+    try:
+        await _warm_up(gateway)
+        server = Server(
+            create_app(gateway, settings, drain=drain),
+            drain,
+            drain_s=settings.server.drain_s,
+            ready=lambda: _announce(settings, url),
+        )
+        private = SocketServer(gateway, url, server.stop)
+        await private.start()
+        try:
+            await server.serve(list(sockets))
+        finally:
+            await private.aclose()
+    finally:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await gateway.aclose()
+
+
+async def _warm_up(gateway: Gateway) -> None:
+    """Load the default model and draw one token, so that 'ready' is true and a broken model is told at
+    once.
+    """
+    engine = await gateway.catalog.engine("auto", listed_only=False)
+    if engine.local:
+        async for _ in engine.generate(ChatRequest(prompt="Hello", max_tokens=1, journal=False)):
+            pass
+
+
+def _announce(settings: Settings, url: str) -> None:
+    key = " with your key" if settings.server.api_keys else ""
+    click.echo(
+        f"edgecloud serves {settings.model} at {url}: "
+        f"point clients to OPENAI_BASE_URL={url}/v1{key}. Ctrl-C stops it.",
+        err=True,
+    )
+
+
+# -------------------------------------------------------------------------------------------- a running
+# server
+
+
+async def _ping(*, stop: bool = False) -> dict[str, Any]:
+    client = _client()
+    try:
+        report = await client.ping()
+        if stop:
+            await client.stop()
+    except OSError:
+        raise Unavailable("No edgecloud server is running.") from None
+    return report
+
+
+def _client() -> GatewayClient:
+    from ..client import GatewayClient
+    from ..socket_server import socket_path
+
+    return GatewayClient(socket_path())
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _overrides(flags: dict[str, Any]) -> dict[str, Any]:
+    """Flags as dotted settings; a flag that was not given is None."""
+    keys = {
+        "host": "server.host",
+        "port": "server.port",
+        "model": "model",
+        "ctx_size": "local.ctx_size",
+        "parallel": "local.parallel",
+        "threads": "local.threads",
+        "api_key": "server.api_keys",
+        "cors_origin": "server.cors_origins",
+        "allowed_host": "server.allowed_hosts",
+        "drain": "server.drain_s",
+        "offline": "offline",
+        "log_level": "log_level",
+    }
+    return {keys[name]: None if value == () else value for name, value in flags.items()}
