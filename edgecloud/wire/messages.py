@@ -30,7 +30,7 @@ def message(item: Fields) -> Message:
     spoken = role(item)
     if spoken == "function" or item.has("function_call"):
         raise BadRequest(
-            "function_call messages are no longer supported: send tool_calls and messages of the role tool.",
+            f"{item.path} is of the old function_call kind: send tool_calls, and messages of the role tool.",
             param=item.path,
         )
     if not item.has("content") and spoken != "assistant":
