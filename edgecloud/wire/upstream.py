@@ -353,7 +353,7 @@ class ToolCalls:
         id = string(piece.get("id"), "tool call id")
         name = string(function.get("name"), "function name")
         arguments = function.get("arguments")
-        text = compact(arguments) if isinstance(arguments, dict) else string(arguments, "arguments")
+        text = string(_json_text(arguments) if isinstance(arguments, dict) else arguments, "arguments")
         if self._begins(piece.get("index"), id, name):
             if not name:
                 raise nonsense("tool call without a name")
@@ -372,3 +372,10 @@ class ToolCalls:
         fresh = self._count == 0 or key != self._key or bool(name and id and id != self._id)
         self._key = key
         return fresh
+
+
+def _json_text(value: dict[str, Any]) -> str:
+    try:
+        return compact(value)
+    except (ValueError, RecursionError):
+        raise nonsense("arguments") from None
