@@ -72,10 +72,10 @@ class BatcherStats:
 
 
 class _Work(NamedTuple):
-    """What one sequence does in a step: compute `count` tokens, the last at batch position `last`."""
+    """What one sequence does in a step: compute `size` tokens, the last at batch position `last`."""
 
     sequence: Sequence
-    count: int
+    size: int
     last: int
     scored: bool
 
@@ -228,7 +228,9 @@ class Batcher:
             self._context.set_threads(self._governor.threads)
             self._stats.threads = self._governor.threads
         for work in works:
-            self._advance(work)
+            # A sibling's failure earlier in this loop ends the whole job.
+            if work.sequence.seq_id >= 0:
+                self._advance(work)
 
     def _take_arrivals(self) -> None:
         while self._arrivals:
@@ -372,8 +374,8 @@ class Batcher:
         if work.scored:
             self._score(work)
         if sequence.num_computed < sequence.num_prompt:
-            self._stats.prefill_tokens += work.count
-        self._kv.grow(sequence, work.count)
+            self._stats.prefill_tokens += work.size
+        self._kv.grow(sequence, work.size)
         if sequence.remaining:
             return
         ticket = sequence.ticket
@@ -383,7 +385,11 @@ class Batcher:
         if job.max_tokens == 0:
             self._end(sequence, "length")
             return
-        token = sequence.sampler.draw(self._context, work.last, self._scratch)
+        try:
+            token = sequence.sampler.draw(self._context, work.last, self._scratch)
+        except EdgeCloudError as error:
+            self._fail([sequence], error)
+            return
         if token is None or token in job.stop_ids:
             self._end(sequence, "stop")
             return
@@ -399,14 +405,14 @@ class Batcher:
     def _score(self, work: _Work) -> None:
         """The logits after each prompt token are the scores of the one that follows."""
         sequence, job = work.sequence, work.sequence.ticket.job
-        first = work.last - work.count + 1
+        first = work.last - work.size + 1
         scores = [
             raw_logprob(
                 self._context.logits(first + at),
                 sequence.tokens[sequence.num_computed + at + 1],
                 job.logprobs or 0,
             )
-            for at in range(work.count)
+            for at in range(work.size)
             if sequence.num_computed + at + 1 < sequence.num_prompt
         ]
         if scores:

@@ -7,7 +7,6 @@ may be read from any thread. Errors that a file or a request can cause are `Edge
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ import numpy as np
 from llama_cpp.llama_grammar import json_schema_to_gbnf
 from numpy.typing import NDArray
 
+from edgecloud import gguf
 from edgecloud.errors import BadRequest, ModelLoadError
 
 # The binding's own annotations describe ctypes objects that mypy can't follow.
@@ -94,7 +94,8 @@ class Model:
 
     def __init__(self, path: Path, *, gpu_layers: int = -1, vocab_only: bool = False) -> None:
         self.path = path
-        check_gguf(path)
+        # llama.cpp trusts what it reads: a damaged header must not get that far.
+        gguf.read_info(path)
         params = lib.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
         params.vocab_only = vocab_only
@@ -208,34 +209,8 @@ class Model:
         return buffer.value.decode(errors="replace")
 
     def fingerprint(self) -> str:
-        """Changes when the file does: a hash of its size, its header and its end."""
-        return fingerprint(self.path)
-
-
-def fingerprint(path: Path, sample: int = 4 << 20) -> str:
-    """32 hexadecimal digits over the size, the first and the last `sample` bytes of a file."""
-    size = path.stat().st_size
-    digest = hashlib.blake2b(str(size).encode(), digest_size=16)
-    with path.open("rb") as file:
-        digest.update(file.read(sample))
-        file.seek(max(0, size - sample))
-        digest.update(file.read(sample))
-    return digest.hexdigest()
-
-
-def check_gguf(path: Path) -> None:
-    """Raise `ModelLoadError` for what can be seen without llama.cpp: missing, unreadable, empty or not GGUF."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(8)
-    except FileNotFoundError:
-        raise ModelLoadError(f"The model file {path.name} does not exist.") from None
-    except OSError as error:
-        raise ModelLoadError(f"The model file {path.name} can't be read: {error.strerror}.") from None
-    if head[:4] != b"GGUF":
-        raise ModelLoadError(f"{path.name} is not a GGUF file.")
-    if len(head) < 8 or int.from_bytes(head[4:8], "little") not in (2, 3):
-        raise ModelLoadError(f"{path.name} is damaged, or a GGUF version that llama.cpp does not read.")
+        """Names the file's content; changes when it does."""
+        return gguf.fingerprint(self.path)
 
 
 def _load_reason(complaints: list[str]) -> str:
@@ -597,7 +572,7 @@ class Candidates:
         self._array.sorted = False
 
     def forbid(self, tokens: Sequence[int]) -> None:
-        """Make freshly loaded candidates impossible."""
+        """Make candidates impossible; their order must still be the vocabulary's."""
         self._rows["logit"][tokens] = -np.inf
 
     @property
@@ -605,11 +580,10 @@ class Candidates:
         """The id that the chain picked."""
         return int(self._array.data[self._array.selected].id)
 
-    @property
     def any_possible(self) -> bool:
+        """Whether any loaded candidate still has a finite logit."""
         return bool(np.isfinite(self._rows["logit"][: self._array.size]).any())
 
-    @property
     def first_possible(self) -> bool:
         return bool(np.isfinite(self._rows["logit"][0]))
 
@@ -650,7 +624,7 @@ class Grammar:
     def allows(self, token: int, scratch: Candidates) -> bool:
         scratch.load_one(token)
         self.mask(scratch)
-        return scratch.first_possible
+        return scratch.first_possible()
 
     def accept(self, token: int) -> None:
         """Advance. The token must be allowed: llama.cpp ends the process otherwise."""
@@ -704,7 +678,8 @@ def schema_grammar(schema_text: str, *, param: str = "response_format") -> str:
         schema = json.loads(schema_text)
         if not isinstance(schema, dict):
             raise BadRequest("A JSON schema must be an object.", param=param)
-        return json_schema_to_gbnf(json.dumps(_normalised(schema, param)))
+        grammar: str = json_schema_to_gbnf(json.dumps(_normalised(schema, param)))
+        return grammar
     except BadRequest:
         raise
     except RecursionError:
@@ -793,7 +768,7 @@ def quantize(
     value = getattr(lib, f"LLAMA_FTYPE_MOSTLY_{name}", None)
     if value is None:
         raise BadRequest(f"llama.cpp knows no quantisation {ftype!r}.", param="ftype")
-    check_gguf(source)
+    gguf.read_info(source)
     params = lib.llama_model_quantize_default_params()
     params.ftype = value
     params.nthread = threads

@@ -94,7 +94,10 @@ class TokenSampler:
         self._chain = _build_chain(model, plan, derive_seed(plan.seed, index), history)
 
     def draw(self, context: Context, index: int, scratch: Candidates) -> int | None:
-        """The next token from the logits of batch position `index`; None when the grammar leaves nothing to say."""
+        """The next token from the logits of batch position `index`; None when the grammar is complete and ends are banned.
+
+        Raises `BadRequest` when the grammar has led to where no token can follow.
+        """
         if self._grammar is None:
             return self._chain.sample(context, index)
         return self._draw_constrained(self._grammar, context.logits(index), scratch)
@@ -105,9 +108,14 @@ class TokenSampler:
         token = self._chain.pick(scratch)
         if not grammar.allows(token, scratch):
             scratch.load(logits)
-            scratch.forbid(self._banned)
             grammar.mask(scratch)
-            if not scratch.any_possible:
+            if not scratch.any_possible():
+                raise BadRequest(
+                    "The grammar allows nothing to follow what was written: it can't be completed.",
+                    param="grammar",
+                )
+            scratch.forbid(self._banned)
+            if not scratch.any_possible():
                 return None
             token = self._chain.pick(scratch)
         if token not in self._eog:

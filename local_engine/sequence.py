@@ -25,7 +25,7 @@ class Job:
     prompt: list[int]
     max_tokens: int
     n: int = 1
-    plan: SamplingPlan = SamplingPlan()
+    plan: SamplingPlan = field(default_factory=SamplingPlan)
     grammar: Grammar | None = None
     stop_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
@@ -34,9 +34,9 @@ class Job:
 
 
 class Drawn(NamedTuple):
-    """A token of choice `index`."""
+    """A token of one choice."""
 
-    index: int
+    choice: int
     token: int
     logprob: RawLogprob | None
 
@@ -48,9 +48,9 @@ class Scored(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Choice `index` ended by itself."""
+    """A choice ended by itself."""
 
-    index: int
+    choice: int
     reason: Literal["stop", "length"]
 
 
