@@ -168,6 +168,6 @@ class ChoiceOutput:
         logprobs = tuple(
             token.logprob
             for token, token_end in zip(taken, next_starts, strict=False)
-            if token.logprob is not None and token_end > start
+            if token.logprob is not None and (token_end > start or token.start >= start)
         )
         return TextDelta(piece.text, self.index, logprobs, len(taken))

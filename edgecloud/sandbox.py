@@ -24,7 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 MAX_SOURCE = 1 << 20  # characters of a template
-MAX_STEPS = 2_000_000  # loop turns and calls of one render
+MAX_STEPS = 250_000  # loop turns and calls of one render, for a short conversation
 MAX_SECONDS = 20.0
 _MAX_CHARS = 1 << 26  # characters made by one render, besides what grows with its input
 _MAX_COUNT = 1_000_000  # the largest number a call may be given
@@ -81,9 +81,7 @@ def compile_template(source: str) -> Template:
     return environment.from_string(tree)
 
 
-def render(
-    template: Template, variables: Mapping[str, Any], *, input_chars: int = 0, max_steps: int = MAX_STEPS
-) -> str:
+def render(template: Template, variables: Mapping[str, Any], *, input_chars: int, max_steps: int) -> str:
     """The text of a compiled template. Raises whatever the template raises, and `TemplateLimit`."""
     budget = _Budget(input_chars, max_steps)
     token = _budget.set(budget)

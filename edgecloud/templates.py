@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,14 +21,16 @@ from edgecloud.errors import BadRequest, ModelLoadError
 from edgecloud.output import OutputParser, PlainText
 from edgecloud.reasoning import CLOSE, OPEN, ReasoningParser
 from edgecloud.sandbox import MAX_STEPS, TemplateLimit, TemplateRefusal, compile_template, render
-from edgecloud.toolcalls import HERMES, LLAMA3, MISTRAL, ToolCallParser, ToolMarkup
-from edgecloud.types import Constraint, Message, Tool, ToolCall, ToolChoice
+from edgecloud.toolcalls import HERMES, LLAMA3, MISTRAL, ToolCallParser, ToolMarkup, call_constraint
+from edgecloud.turns import front_system, hoist_system, merge_runs, system_into_user
+from edgecloud.types import Constraint, Message, NamedTool, Tool, ToolCall, ToolChoice
 
 __all__ = ["ChatTemplate", "Segment"]
 
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 _PROBE_STEPS = 50_000
+_TURN_STEPS = 100  # what each message adds to a render's budget
 
 Marker = Callable[..., str]
 
@@ -39,6 +41,7 @@ class _Habits:
 
     system: bool = True
     late_system: bool = True
+    lone_system: bool = True
     parts: bool = False
     arguments_as_text: bool = False
     tools: bool = False
@@ -124,9 +127,20 @@ class ChatTemplate:
 
     def tool_constraint(self, tools: Sequence[Tool], choice: ToolChoice, parallel: bool) -> Constraint | None:
         """The grammar that makes the answer a tool call, for `required` or a named tool; else None."""
-        if choice in ("auto", "none"):
+        if choice == "auto" or choice == "none":
             return None
-        raise NotImplementedError
+        if self._markup is None:
+            raise BadRequest(
+                "This model's chat template has no tool calls to enforce: use tool_choice 'auto' or 'none'.",
+                param="tool_choice",
+            )
+        if isinstance(choice, NamedTool):
+            tools = [tool for tool in tools if tool.name == choice.name]
+            parallel = False
+        if not tools:
+            asked = f"names {choice.name!r}" if isinstance(choice, NamedTool) else "is 'required'"
+            raise BadRequest(f"tool_choice {asked}, which is not among the tools.", param="tool_choice")
+        return call_constraint(self._markup, tools, parallel=parallel, thinks=self.reasoning)
 
     def parser(self, tools_on: bool, prompt_tail: str) -> OutputParser:
         """A fresh parser for one answer; `prompt_tail`, the end of the prompt, may have opened a thought."""
@@ -134,21 +148,21 @@ class ChatTemplate:
         opened = prompt_tail.rstrip().endswith(OPEN)
         return ReasoningParser(answer, opened=opened) if opened or self.reasoning else answer
 
-    # ------------------------------------------------------------------------------------------------- rendering
+    # ---------------------------------------------------------------------------------------------- rendering
 
     def _shapes(self, messages: Sequence[Message]) -> Iterator[tuple[Message, ...]]:
         """The messages as the template should take them; for when it refuses, with more and more joined."""
-        shape = _front_system(messages)
+        shape = front_system(messages)
         if not self._habits.late_system:
-            shape = _hoist_system(shape)
-        if not self._habits.system:
-            shape = _system_into_user(shape)
+            shape = hoist_system(shape)
+        if not (self._habits.system and (self._habits.lone_system or len(shape) > 1)):
+            shape = system_into_user(shape)
         tried: list[tuple[Message, ...]] = []
         for form in (
             shape,
-            merged := _merge_runs(shape),
-            hoisted := _merge_runs(_hoist_system(merged)),
-            _merge_runs(_system_into_user(hoisted)),
+            merged := merge_runs(shape),
+            hoisted := merge_runs(hoist_system(merged)),
+            merge_runs(system_into_user(hoisted)),
         ):
             if form not in tried:
                 tried.append(form)
@@ -181,7 +195,7 @@ class ChatTemplate:
             final = variables["messages"][-1]
             final["content"] = _append(final["content"], end)
         variables["add_generation_prompt"] = add_generation_prompt
-        text = self._run(variables, sum(map(len, texts)))
+        text = self._run(variables, sum(map(len, texts)), MAX_STEPS + _TURN_STEPS * len(messages))
         if continue_final:
             if text.count(end) != 1:
                 raise BadRequest(
@@ -251,7 +265,7 @@ class ChatTemplate:
             return call_id
         return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
 
-    def _run(self, variables: Mapping[str, Any], input_chars: int, max_steps: int = MAX_STEPS) -> str:
+    def _run(self, variables: Mapping[str, Any], input_chars: int, max_steps: int) -> str:
         try:
             return render(self._template, variables, input_chars=input_chars, max_steps=max_steps)
         except TemplateRefusal as error:
@@ -269,11 +283,11 @@ class ChatTemplate:
         except Exception as error:
             # A template is a program of somebody else's: it may raise anything, and that is never our bug.
             raise _Refused(
-                f"The model's chat template cannot render these messages: {type(error).__name__}: {str(error)[:200]}",
+                f"The model's chat template cannot render these messages: {str(error)[:200]}",
                 param="messages",
             ) from error
 
-    # ---------------------------------------------------------------------------------------------------- probing
+    # ------------------------------------------------------------------------------------------------ probing
 
     def _find_habits(self) -> _Habits:
         """Render small conversations with known words, and see which come out."""
@@ -290,6 +304,7 @@ class ChatTemplate:
             self._habits,
             system=self._shows("zqSystem", [system, user]),
             late_system=self._shows("zqSystem", [user, answer, system, user]),
+            lone_system=self._shows("zqSystem", [system]),
             tools=self._shows("zqTool", [user], (tool,)),
         )
         written = self._try([user, calling, Message("tool", "zqResult", tool_call_id=call.id)], (tool,))
@@ -315,52 +330,7 @@ class _Refused(BadRequest):
     """The template did not take the messages in this shape; another may do."""
 
 
-# --------------------------------------------------------------------------------------------- shapes of messages
-
-
-def _front_system(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """`developer` is `system`, and system messages at the front become one."""
-    shape = [replace(m, role="system") if m.role == "developer" else m for m in messages]
-    num_front = next((i for i, m in enumerate(shape) if m.role != "system"), len(shape))
-    return _merge_runs(shape[:num_front]) + tuple(shape[num_front:])
-
-
-def _hoist_system(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Every system message at the front, as one."""
-    system = [m for m in messages if m.role == "system"]
-    return _merge_runs(system) + tuple(m for m in messages if m.role != "system")
-
-
-def _system_into_user(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The system message as the beginning of the first user message, for templates without that role."""
-    if not messages or messages[0].role != "system":
-        return tuple(messages)
-    system, *rest = messages
-    if rest and rest[0].role == "user":
-        return (_joined(replace(system, role="user"), rest[0]), *rest[1:])
-    return (replace(system, role="user"), *rest)
-
-
-def _merge_runs(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Neighbours of one role as one message; calls and tool results stay apart."""
-    merged: list[Message] = []
-    for message in messages:
-        last = merged[-1] if merged else None
-        if (
-            last is not None
-            and last.role == message.role != "tool"
-            and not (last.tool_calls or message.tool_calls)
-        ):
-            merged[-1] = _joined(last, message)
-        else:
-            merged.append(message)
-    return tuple(merged)
-
-
-def _joined(first: Message, second: Message) -> Message:
-    content = "\n\n".join(text for text in (first.content, second.content) if text)
-    reasoning = "\n\n".join(text for text in (first.reasoning, second.reasoning) if text)
-    return replace(first, content=content, images=first.images + second.images, reasoning=reasoning or None)
+# ---------------------------------------------------------------------------------------------------- helpers
 
 
 def _check_continuable(messages: Sequence[Message]) -> None:
@@ -397,7 +367,7 @@ def _guarded(value: Any, guard: Marker) -> Any:
     return value
 
 
-# -------------------------------------------------------------------------------------------------------- families
+# --------------------------------------------------------------------------------------------------- families
 
 _MARKUP_TEXTS = frozenset({OPEN, CLOSE, HERMES.open, HERMES.close, LLAMA3.open, MISTRAL.open})
 

@@ -92,10 +92,15 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the answer must match: any JSON object, a JSON schema (as JSON text), or a GBNF grammar."""
+    """What the answer must match: any JSON object, a JSON schema (as JSON text), or a GBNF grammar.
+
+    A grammar with a `schema` (JSON text) leaves one rule undefined, which stands for a value of that schema: the engine
+    compiles the schema its own way and joins the two with `edgecloud.toolcalls.join_grammars`.
+    """
 
     kind: Literal["json", "schema", "grammar"]
     source: str = ""
+    schema: str = ""
 
 
 @dataclass(frozen=True, slots=True)
