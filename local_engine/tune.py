@@ -1,0 +1,300 @@
+"""Which quantisation of a model is fastest on this machine while it still answers like the original.
+
+    original ──quantize──> candidate ──> KL against the original on one text
+                                    └──> speed, in turns with the original (A B A B)
+
+Each candidate is made, measured and thrown away unless it leads, so that only two models are ever in memory.
+The winner is kept as `tuned/<fingerprint>/QUANT.gguf`, where `models.resolve` finds it; `undo` removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from edgecloud import gguf
+from edgecloud.errors import BadRequest, ModelLoadError, StorageError
+from edgecloud.models import ModelFile, tuned_dir
+from edgecloud.settings import Settings, data_dir
+
+from .llama import quantize
+from .measure import Divergence, Probe, Speed, divergence
+from .threads import choose_threads
+
+CANDIDATES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0")
+KL_BOUND = 0.02
+# Below this a lead is weather.
+LEAST_GAIN = 1.05
+ROUNDS = 5
+REPORT = "tune.json"
+
+# Bits a weight of each type, scales included, rounded up: for space estimates only.
+_BITS = {
+    "Q8_0": 8.6,
+    "Q6_K": 6.8,
+    "Q5_K_M": 6.0,
+    "Q5_K_S": 5.8,
+    "Q4_K_M": 5.2,
+    "Q4_K_S": 4.9,
+    "Q4_0": 4.9,
+    "Q4_1": 5.3,
+}
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was measured of one file. `gain` is how many times faster than the original it serves a typical
+    request; `verdict` says what became of it."""
+
+    quant: str
+    size: int
+    speed: Speed
+    divergence: Divergence
+    gain: float
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """A whole measurement: the first row is the original; `kept` is the winner, or None for the original."""
+
+    rows: tuple[Row, ...]
+    kept: str | None
+    kl_bound: float
+    threads: int
+    threads_reason: str
+    load: float
+
+
+def request_seconds(speed: Speed) -> float:
+    """What all is weighed by: seconds of machine time for a request of 600 prompt tokens and 200 answered
+    ones, half of them drawn alone and half in company of 8."""
+    return 600 / speed.prefill + 100 / speed.alone + 100 / speed.together
+
+
+def tune(
+    model: ModelFile,
+    settings: Settings,
+    *,
+    candidates: Sequence[str] = CANDIDATES,
+    kl_bound: float = KL_BOUND,
+    rounds: int = ROUNDS,
+    say: Say = lambda line: None,
+) -> Tuning:
+    """Measure `model` (resolved with `tuned=False`) and candidates, and keep the fastest within the bound.
+
+    `kl_bound` is in nats a token. Raises `BadRequest` for a model or candidate that can't be tuned, `StorageError`
+    without room on the disk, `ModelLoadError` without room in memory. Whatever happens, no half file stays.
+    """
+    if model.kind != "chat":
+        raise BadRequest(f"{model.name} is an embedding model; only chat models are tuned.", param="model")
+    names = [name.upper() for name in candidates]
+    for name in names:
+        if name not in _BITS:
+            raise BadRequest(
+                f"{name} is not a candidate: choose from {', '.join(_BITS)}.", param="candidates"
+            )
+    info = gguf.read_info(model.path)
+    names = [name for name in dict.fromkeys(names) if name != info.file_type]
+    _check_room(model, info, names)
+    choice = choose_threads(settings.local.threads)
+    workshop = data_dir() / "tuned" / f".work-{os.getpid()}"
+    _clear_workshops(workshop.parent)
+    try:
+        workshop.mkdir(parents=True)
+        say(f"{model.name}: {info.file_type}, {choice.count} threads ({choice.reason}), load {_load():.2f}")
+        bench = _Bench(model, info, workshop, choice.count, settings.local.gpu_layers, rounds, say)
+        rows, winner = bench.run(names, kl_bound)
+        tuning = Tuning(rows, winner.stem if winner else None, kl_bound, choice.count, choice.reason, _load())
+        _keep(model, winner, tuning)
+        return tuning
+    except OSError as error:
+        raise StorageError(f"The tuned copy can't be written: {error.strerror or error}.") from None
+    finally:
+        shutil.rmtree(workshop, ignore_errors=True)
+
+
+def undo(model: ModelFile) -> bool:
+    """Forget the tuned copy of a model (resolved with `tuned=False`); whether there was one."""
+    folder = tuned_dir(model.path)
+    existed = any(folder.glob("*.gguf"))
+    shutil.rmtree(folder, ignore_errors=True)
+    return existed
+
+
+class _Bench:
+    """The original, loaded, and what is measured against it one after another."""
+
+    def __init__(
+        self,
+        model: ModelFile,
+        info: gguf.GgufInfo,
+        workshop: Path,
+        threads: int,
+        gpu_layers: int,
+        rounds: int,
+        say: Say,
+    ) -> None:
+        self._path = model.path
+        self._size = model.size
+        self._quant = info.file_type
+        self._workshop = workshop
+        self._threads = threads
+        self._gpu_layers = gpu_layers
+        self._rounds = rounds
+        self._say = say
+        self._original_speeds: list[Speed] = []
+
+    def run(self, names: Sequence[str], kl_bound: float) -> tuple[tuple[Row, ...], Path | None]:
+        original = self._probe(self._path)
+        measured: list[Row] = []
+        winner: tuple[float, Path] | None = None
+        try:
+            for name in names:
+                try:
+                    path = self._quantized(name)
+                    row = self._measured(name, path, original, kl_bound)
+                except ModelLoadError as error:
+                    self._say(error.message)
+                    continue
+                measured.append(row)
+                if row.verdict == "" and (winner is None or row.gain > winner[0]):
+                    if winner is not None:
+                        winner[1].unlink()
+                    winner = (row.gain, path)
+                else:
+                    path.unlink()
+        finally:
+            original.close()
+        if not measured:
+            raise ModelLoadError(
+                f"{self._path.name} can't be requantised on this machine: it stays as it is."
+            )
+        kept = winner[1] if winner else None
+        first = Row(
+            self._quant, self._size, _median(self._original_speeds), Divergence(0.0, 1.0), 1.0, "original"
+        )
+        if kept is None:
+            first = Row(*_values(first)[:-1], verdict="kept: the original")
+        rows = [Row(*_values(row)[:-1], verdict=_verdict(row, kept)) for row in measured]
+        return (first, *rows), kept
+
+    def _quantized(self, name: str) -> Path:
+        """Requantise in a thread, so that Ctrl-C doesn't have to wait for llama.cpp."""
+        target = self._workshop / f"{name}.gguf"
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                quantize(self._path, target, name, threads=self._threads)
+            except BaseException as error:
+                failures.append(error)
+
+        self._say(f"{name}: requantising")
+        thread = threading.Thread(target=work, name=f"quantize-{name}", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.2)
+        if failures:
+            if shutil.disk_usage(self._workshop).free < 1 << 20:
+                raise StorageError("The disk is full: make room and tune again.")
+            raise failures[0]
+        gguf.read_info(target)
+        return target
+
+    def _measured(self, name: str, path: Path, original: Probe, kl_bound: float) -> Row:
+        self._say(f"{name}: measuring in turns with {self._quant}")
+        candidate = self._probe(path)
+        try:
+            distance = divergence(original, candidate)
+            speeds: list[Speed] = []
+            baseline: list[Speed] = []
+            for _ in range(self._rounds):
+                baseline.append(original.round())
+                speeds.append(candidate.round())
+        finally:
+            candidate.close()
+        self._original_speeds += baseline
+        speed = _median(speeds)
+        pairs = zip(baseline, speeds, strict=True)
+        gain = statistics.median(request_seconds(before) / request_seconds(after) for before, after in pairs)
+        verdict = ""
+        if not distance.kl <= kl_bound:  # NaN is no closeness either
+            verdict = f"too far from the original (bound {kl_bound:g})"
+        elif gain < LEAST_GAIN:
+            verdict = "no faster"
+        return Row(name, path.stat().st_size, speed, distance, gain, verdict)
+
+    def _probe(self, path: Path) -> Probe:
+        probe = Probe(path, threads=self._threads, gpu_layers=self._gpu_layers)
+        probe.round()  # pages come in and buffers are made
+        return probe
+
+
+def _verdict(row: Row, kept: Path | None) -> str:
+    if row.verdict:
+        return row.verdict
+    return "kept" if kept is not None and kept.stem == row.quant else "slower than the one kept"
+
+
+def _values(row: Row) -> tuple[str, int, Speed, Divergence, float, str]:
+    return row.quant, row.size, row.speed, row.divergence, row.gain, row.verdict
+
+
+def _median(speeds: Sequence[Speed]) -> Speed:
+    return Speed(*(statistics.median(column) for column in zip(*speeds, strict=True)))
+
+
+def _keep(model: ModelFile, winner: Path | None, tuning: Tuning) -> None:
+    """Replace the tuned copy by the winner, whole or not at all; without a winner there is none any more."""
+    folder = tuned_dir(model.path)
+    if winner is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with winner.open("rb") as written:
+        os.fsync(written.fileno())
+    (folder / REPORT).write_text(json.dumps(asdict(tuning), indent=1))
+    os.replace(winner, folder / winner.name)
+    for other in folder.glob("*.gguf"):
+        if other.name != winner.name:
+            other.unlink()
+
+
+def _check_room(model: ModelFile, info: gguf.GgufInfo, names: Sequence[str]) -> None:
+    sizes = sorted((int(info.n_params * _BITS[name] / 8) for name in names), reverse=True)
+    if not sizes:
+        raise BadRequest(
+            f"{model.name} is {info.file_type} already and there is no other candidate.", param="candidates"
+        )
+    (data_dir() / "tuned").mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(data_dir()).free
+    if (needed := sum(sizes[:2])) > free:  # the one that leads and the one that is measured
+        raise StorageError(f"Tuning needs {needed / 1e9:.2f} GB of disk and {free / 1e9:.2f} GB are free.")
+    memory = psutil.virtual_memory().available
+    if (needed := model.size + sizes[0]) > memory:
+        raise ModelLoadError(
+            f"Tuning needs {needed / 1e9:.2f} GB of memory and {memory / 1e9:.2f} GB are free."
+        )
+
+
+def _clear_workshops(folder: Path) -> None:
+    """Remove what tunings that were killed left behind."""
+    for left in folder.glob(".work-*"):
+        pid = left.name.removeprefix(".work-")
+        if not pid.isdigit() or int(pid) == os.getpid() or not psutil.pid_exists(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _load() -> float:
+    return os.getloadavg()[0]
