@@ -1,0 +1,258 @@
+"""`edgecloud ask`: one question, one answer on stdout."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgecloud.errors import BadRequest, DeadlineExceeded, EdgeCloudError, NotFound
+from edgecloud.types import ChatRequest, Constraint, Message, Sampling
+
+from .shell import State, note
+
+if TYPE_CHECKING:
+    from edgecloud.settings import Settings
+
+    from .printers import Printer
+
+LOADING_NOTE_S = 1.5
+
+EPILOG = """\b
+Standard input: what is piped in is added after the prompt. With a prompt given, a pipe that stays silent for
+a second is left alone; - waits for it, and stands for it where it is written.
+
+\b
+Exit codes:
+  0  answered            3  no permitted route (offline, privacy)   130  interrupted, the partial is kept
+  1  failed              4  out of budget                           141  the reader of stdout went away
+  2  wrong usage         5  out of time
+"""
+
+
+class Interrupted(EdgeCloudError):
+    """A signal ended the answer; the partial is in the history."""
+
+    default_code = "interrupted"
+
+    def __init__(self, number: int) -> None:
+        super().__init__("Interrupted.")
+        self.number = number
+
+
+class Number(click.FloatRange):
+    """A finite number in a range: `nan` is in every range, as comparisons go."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number.", param, ctx)
+        return number
+
+
+@click.command(epilog=EPILOG)
+@click.argument("prompt", nargs=-1)
+@click.option(
+    "-f", "--file", "files", multiple=True, metavar="FILE", help="Add a text file to the prompt (repeatable)."
+)
+@click.option(
+    "-m",
+    "--model",
+    default="auto",
+    metavar="MODEL",
+    help="Who answers: a name, a .gguf file, hf:owner/repo:QUANT.",
+)
+@click.option("-s", "--system", metavar="TEXT", help="The system prompt.")
+@click.option("-c", "--continue", "continues", is_flag=True, help="Continue the last chat.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --stream one per event.")
+@click.option(
+    "--stream/--no-stream", default=None, help="Print as it comes (the default for text), or at the end."
+)
+@click.option("--schema", metavar="FILE", help="A JSON schema that the answer must match.")
+@click.option("--temperature", type=Number(0, 2), help="0 takes the likeliest token every time.")
+@click.option("--top-p", type=Number(0, 1, min_open=True))
+@click.option("--top-k", type=click.IntRange(0), help="0: off.")
+@click.option("--min-p", type=Number(0, 1))
+@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="The longest answer.")
+@click.option("--seed", type=click.IntRange(-(2**63), 2**63 - 1), metavar="N", help="Repeat an answer.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text (repeatable).")
+@click.option(
+    "-n", "num_choices", type=click.IntRange(1, 128), default=1, metavar="N", help="How many answers."
+)
+@click.option("--timeout", type=Number(0, min_open=True), metavar="SECONDS", help="Give up after this long.")
+@click.option("-q", "--quiet", is_flag=True, help="No notes on stderr, errors only.")
+@click.option("--no-history", is_flag=True, help="Do not keep prompt and answer.")
+@click.option("--offline", is_flag=True, help="Connect to nothing but this machine.")
+@click.pass_obj
+def ask(
+    state: State,
+    *,
+    prompt: tuple[str, ...],
+    files: tuple[str, ...],
+    model: str,
+    system: str | None,
+    continues: bool,
+    as_json: bool,
+    stream: bool | None,
+    schema: str | None,
+    temperature: float | None,
+    top_p: float | None,
+    top_k: int | None,
+    min_p: float | None,
+    max_tokens: int | None,
+    seed: int | None,
+    stop: tuple[str, ...],
+    num_choices: int,
+    timeout: float | None,
+    quiet: bool,
+    no_history: bool,
+    offline: bool,
+) -> None:
+    """Ask one question. The answer is on stdout and nothing else is.
+
+    \b
+    edgecloud ask why is the sky blue
+    git diff | edgecloud ask "write a commit message"
+    edgecloud ask -f notes.txt "what is missing?" --json
+    """
+    from .prompt import gather_prompt
+
+    if "" in stop:
+        raise BadRequest("--stop must not be empty.")
+    state.offline |= offline
+    settings = state.settings()
+    messages = [Message("user", gather_prompt(prompt, files, quiet=quiet))]
+    chat_id = None
+    if continues:
+        chat_id, earlier = _last_chat(state, settings)
+        messages = [*earlier, *messages]
+    if system is not None:
+        messages = [Message("system", system), *(m for m in messages if m.role != "system")]
+    request = ChatRequest(
+        messages=tuple(messages),
+        model=model,
+        sampling=Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed),
+        max_tokens=max_tokens,
+        stop=stop,
+        n=num_choices,
+        constraint=_schema(schema) if schema else None,
+        deadline_s=timeout,
+        offline=settings.offline,
+        journal=not no_history,
+        chat_id=chat_id,
+        door="ask",
+    )
+    printer = _printer(as_json=as_json, stream=stream, quiet=quiet)
+    try:
+        asyncio.run(_answer(state, settings, request, printer, quiet=quiet))
+    except Interrupted as interrupted:
+        raise click.exceptions.Exit(128 + interrupted.number) from None
+
+
+def _printer(*, as_json: bool, stream: bool | None, quiet: bool) -> Printer:
+    from .printers import JsonLinesPrinter, JsonPrinter, TextPrinter
+
+    if as_json:
+        return JsonLinesPrinter() if stream else JsonPrinter()
+    return TextPrinter(stream=stream is not False, quiet=quiet)
+
+
+def _last_chat(state: State, settings: Settings) -> tuple[str, tuple[Message, ...]]:
+    if not settings.history.enabled:
+        raise BadRequest("There is no chat to continue: history is off (`history.enabled`).")
+    history = state.history()
+    try:
+        chat_id = history.last_chat()
+        if chat_id is None:
+            raise NotFound("There is no chat to continue yet.")
+        return chat_id, history.messages(chat_id)
+    finally:
+        history.close()
+
+
+def _schema(name: str) -> Constraint:
+    import json
+
+    from .prompt import read_text
+
+    text = read_text(name)
+    try:
+        schema: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"{name} is not JSON: {error}.") from error
+    if not isinstance(schema, dict):
+        raise BadRequest(f"{name} is not a JSON schema: it must be an object.")
+    return Constraint("schema", text)
+
+
+async def _answer(
+    state: State, settings: Settings, request: ChatRequest, printer: Printer, *, quiet: bool
+) -> None:
+    """Show the answer. Whatever ends it, the generator is closed, so that nothing keeps computing."""
+    failure: EdgeCloudError | None = None
+    try:
+        with _signals_cancel():
+            async with asyncio.timeout(request.deadline_s):
+                await _stream(state, settings, request, printer, quiet=quiet)
+    except TimeoutError:
+        failure = DeadlineExceeded(f"No complete answer within {request.deadline_s:g} s.")
+    except EdgeCloudError as error:
+        failure = error
+    printer.end(failure)
+    if failure is not None:
+        raise failure
+
+
+async def _stream(
+    state: State, settings: Settings, request: ChatRequest, printer: Printer, *, quiet: bool
+) -> None:
+    waiting = asyncio.create_task(_note_a_wait(request.model, quiet=quiet))
+    try:
+        gateway = await state.open_gateway(settings)
+        try:
+            async with aclosing(gateway.chat(request)) as events:
+                async for event in events:
+                    waiting.cancel()
+                    printer.see(event)
+        finally:
+            await gateway.aclose()
+    finally:
+        waiting.cancel()
+
+
+async def _note_a_wait(model: str, *, quiet: bool) -> None:
+    await asyncio.sleep(LOADING_NOTE_S)
+    note(f"edgecloud: loading {'the model' if model == 'auto' else model} …", quiet=quiet)
+
+
+@contextmanager
+def _signals_cancel() -> Iterator[None]:
+    """The first signal cancels the answer, which keeps the partial; the second ends the process at once."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    received: list[int] = []
+
+    def receive(number: int) -> None:
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        task.cancel()
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, receive, number)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        raise Interrupted(received[0]) from None
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,98 @@
+"""`edgecloud config`: where settings are, what they are and why, and changing them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .shell import State, print_json, print_table, print_text
+
+if TYPE_CHECKING:
+    from edgecloud.settings import Origin
+
+
+@click.group()
+def config() -> None:
+    """Show and change settings: flags, over EDGECLOUD_* variables, over the file, over defaults."""
+
+
+@config.command()
+def path() -> None:
+    """Print where the settings file is (it need not exist)."""
+    from edgecloud.settings import config_path
+
+    print_text(str(config_path()))
+
+
+@config.command()
+@click.argument("keys", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object by key.")
+@click.pass_obj
+def show(state: State, keys: tuple[str, ...], as_json: bool) -> None:
+    """Show every setting, or those that KEYS name or begin, with where it came from. Secrets are masked."""
+    from edgecloud.errors import NotFound
+    from edgecloud.settings import origins
+
+    rows = [
+        row
+        for row in origins({"offline": True if state.offline else None})
+        if not keys or any(row.key == key or row.key.startswith(key + ".") for key in keys)
+    ]
+    if not rows:
+        raise NotFound(f"There is no setting {keys[0][:80]!r}; `edgecloud config show` lists them all.")
+    if as_json:
+        print_json({row.key: {"value": row.value, "source": row.source, "where": row.where} for row in rows})
+    else:
+        print_table([(row.key, _toml(row.value), row.where or row.source) for row in rows])
+
+
+@config.command("set")
+@click.argument("key")
+@click.argument("value")
+def set_(key: str, value: str) -> None:
+    """Set KEY (like server.port) to VALUE in the settings file, keeping its comments."""
+    from edgecloud.settings import set_value
+
+    set_value(key, value)
+
+
+@config.command()
+def edit() -> None:
+    """Open the settings file in your editor, and check it when you are done."""
+    from edgecloud.settings import config_path, load, origins
+    from edgecloud.toml_file import replace_text
+
+    file = config_path()
+    if not file.exists():
+        replace_text(file, _template(origins()))
+    click.edit(filename=str(file))
+    load()
+
+
+def _template(rows: Sequence[Origin]) -> str:
+    """A settings file in which every default stands as a comment."""
+    lines = ["# Settings of edgecloud. Remove the # of a line to change what it says."]
+    section = ""
+    for row in sorted(rows, key=lambda row: "." in row.key):
+        name = row.key.rpartition(".")[2]
+        if row.key != name and row.key != f"{section}.{name}":
+            section = row.key.removesuffix(f".{name}")
+            lines += ["", f"[{section}]"]
+        # A list of tables has no place among the plain keys, and no default to show.
+        if name != "pool":
+            lines.append(
+                f"# {name} = {_toml(row.value)}" + (f"  # {row.description}" if row.description else "")
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """The value as the settings file would have it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,150 @@
+"""`edgecloud history`: what was asked and answered, by every door."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from edgecloud.errors import BadRequest, NotFound
+
+from .shell import State, print_json, print_table, print_text
+
+if TYPE_CHECKING:
+    from ..chats import Chat
+    from ..history import Removal
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+
+
+@click.group()
+def history() -> None:
+    """List, show, search, export and remove chats. A chat is named by its id or the beginning of it."""
+
+
+@history.command("list")
+@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many.")
+@AS_JSON
+@click.pass_obj
+def list_(state: State, limit: int, as_json: bool) -> None:
+    """List chats, the last used first."""
+    chats = state.history().list(limit)
+    if as_json:
+        print_json([dataclasses.asdict(chat) for chat in chats])
+        return
+    print_table(
+        [
+            (chat.id, _time(chat.updated), str(chat.num_messages), chat.door, chat.status, chat.title)
+            for chat in chats
+        ]
+    )
+
+
+@history.command()
+@click.argument("chat", required=False)
+@AS_JSON
+@click.pass_obj
+def show(state: State, chat: str | None, as_json: bool) -> None:
+    """Show a chat, or the last one."""
+    _print_chat(_find(state, chat), as_json=as_json)
+
+
+@history.command()
+@click.argument("words", nargs=-1, required=True)
+@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many.")
+@AS_JSON
+@click.pass_obj
+def search(state: State, words: tuple[str, ...], limit: int, as_json: bool) -> None:
+    """Find messages that hold all WORDS."""
+    hits = state.history().search(" ".join(words), limit)
+    if as_json:
+        print_json([dataclasses.asdict(hit) for hit in hits])
+        return
+    print_table([(hit.chat_id, _time(hit.updated), hit.role, hit.excerpt) for hit in hits])
+
+
+@history.command()
+@click.argument("chat", required=False)
+@click.option("-o", "--output", metavar="FILE", help="A new file (only you can read it) instead of stdout.")
+@AS_JSON
+@click.pass_obj
+def export(state: State, chat: str | None, output: str | None, as_json: bool) -> None:
+    """Export a chat, or the last one, as Markdown or JSON."""
+    found = _find(state, chat)
+    if output is None:
+        _print_chat(found, as_json=as_json)
+        return
+    from ..chats import as_json as to_json
+    from ..chats import as_markdown
+
+    _write_private(output, json.dumps(to_json(found), indent=2) + "\n" if as_json else as_markdown(found))
+
+
+@history.command()
+@click.argument("chats", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Remove every chat.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@AS_JSON
+@click.pass_obj
+def rm(state: State, chats: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -> None:
+    """Remove CHATS for good: from the database, its search index, its free pages and its log."""
+    if everything == bool(chats):
+        raise BadRequest("Name the chats to remove, or give --all.")
+    store = state.history()
+    if everything:
+        if not yes:
+            click.confirm("Remove every chat?", abort=True, err=True)
+        removal = store.remove_all()
+    else:
+        removal = store.remove([store.resolve(chat) for chat in chats])
+    if as_json:
+        print_json(dataclasses.asdict(removal))
+    else:
+        _tell(removal)
+
+
+def _tell(removal: Removal) -> None:
+    print_text(f"Removed {removal.num_chats} chats with {removal.num_messages} messages.")
+    if not removal.purged:
+        # A promise not kept yet is not mere talk: it is said to scripts too.
+        print_text(
+            "Another program is still reading the database, so parts of the text are still in its files; "
+            "they are wiped when edgecloud next starts."
+        )
+
+
+def _find(state: State, name: str | None) -> Chat:
+    store = state.history()
+    if name is not None:
+        return store.show(store.resolve(name))
+    last = store.list(1)
+    if not last:
+        raise NotFound("There are no chats yet.")
+    return store.show(last[0].id)
+
+
+def _print_chat(chat: Chat, *, as_json: bool) -> None:
+    from ..chats import as_json as to_json
+    from ..chats import as_markdown
+
+    if as_json:
+        print_json(to_json(chat))
+    else:
+        print_text(as_markdown(chat))
+
+
+def _write_private(name: str, text: str) -> None:
+    """A new file that only its owner can read. Raises `BadRequest`; never writes over a file."""
+    try:
+        with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise BadRequest(f"{name} cannot be written: {error.strerror or error}.") from error
+
+
+def _time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -1,0 +1,105 @@
+"""The prompt of `ask`: arguments, files and what is piped in, joined into one text."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import select
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from edgecloud.errors import BadRequest
+
+from .shell import note
+
+GRACE_S = 1.0
+"""Seconds that a prompt which is there already waits for the first byte of a pipe. A program that runs us may
+leave one open that it never writes to; `-` waits for as long as it takes."""
+
+MAX_BYTES = 8 * 2**20
+"""More text than any context here holds."""
+
+
+def gather_prompt(arguments: Sequence[str], files: Sequence[str], *, quiet: bool = False) -> str:
+    """One prompt: the arguments, each file under its name, and what is piped in.
+
+    `-` among arguments or files stands for the piped text where it stands. Raises `BadRequest`.
+    """
+    named = "-" in arguments or "-" in files
+    piped = _read_stdin(named=named, needed=named or not (arguments or files), quiet=quiet)
+    parts: list[str] = []
+    words: list[str] = []
+    for argument in arguments:
+        if argument == "-":
+            parts += [" ".join(words), piped]
+            words = []
+        else:
+            words.append(_utf8(argument))
+    parts.append(" ".join(words))
+    parts += [piped if name == "-" else f"--- {Path(name).name} ---\n{read_text(name)}" for name in files]
+    if not named:
+        parts.append(piped)
+    prompt = "\n\n".join(part.strip("\n") for part in parts if part.strip())
+    if not prompt:
+        raise BadRequest("There is no prompt: give one as an argument, with -f FILE or through a pipe.")
+    return prompt
+
+
+def read_text(name: str) -> str:
+    """A text file's content. Raises `BadRequest` with a sentence for what is missing, binary or too large."""
+    try:
+        with open(name, "rb") as file:
+            return _decode(_read_bounded(file, name), name)
+    except OSError as error:
+        raise BadRequest(f"{name} cannot be read: {error.strerror or error}.") from error
+
+
+def _read_stdin(*, named: bool, needed: bool, quiet: bool) -> str:
+    """What is piped in. A terminal is only read if `-` asks for it, a silent pipe only if it is needed."""
+    stream = sys.stdin
+    try:
+        descriptor = stream.fileno()
+        os.fstat(descriptor)
+    except (AttributeError, OSError, ValueError):  # started with stdin closed
+        return ""
+    if stream.isatty() and not named:
+        return ""
+    if not needed and not select.select([descriptor], [], [], GRACE_S)[0]:
+        note(
+            f"edgecloud: nothing was piped in for {GRACE_S:g} s, so only the prompt is sent; use - to wait.",
+            quiet=quiet,
+        )
+        return ""
+    return _decode(_read_bounded(stream.buffer, "The piped input"), "The piped input")
+
+
+def _read_bounded(file: BinaryIO, name: str) -> bytes:
+    data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise BadRequest(f"{name} is larger than {MAX_BYTES // 2**20} MiB, more than any context holds.")
+    return data
+
+
+def _decode(data: bytes, name: str) -> str:
+    encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        if b"\0" in data:
+            raise BadRequest(f"{name} is not text.") from error
+        if error.reason == "unexpected end of data":
+            raise BadRequest(f"{name} ends in the middle of a character: it was cut.") from error
+        raise BadRequest(f"{name} is not UTF-8 text (byte {error.start}): convert it with iconv.") from error
+    if "\0" in text:
+        raise BadRequest(f"{name} is not text.")
+    return text.replace("\r\n", "\n")
+
+
+def _utf8(argument: str) -> str:
+    try:
+        argument.encode()
+    except UnicodeEncodeError as error:  # bytes that were not UTF-8 arrive as lone surrogates
+        raise BadRequest("The prompt is not UTF-8 text.") from error
+    return argument

@@ -1,0 +1,120 @@
+"""What commands share: their state, and output that may go to a terminal, a pipe or a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from edgecloud.settings import Settings
+
+    from ..client import GatewayClient
+    from ..gateway import Gateway
+    from ..history import History
+
+OpenGateway = Callable[["Settings"], Awaitable["Gateway | GatewayClient"]]
+
+
+async def open_gateway_quietly(settings: Settings) -> Gateway | GatewayClient:
+    """A gateway whose native libraries write to the log file instead of the user's terminal."""
+    from ..open import open_gateway
+    from .logs import redirect_native_output
+
+    redirect_native_output()
+    return await open_gateway(settings)
+
+
+@dataclass
+class State:
+    """What the group's flags say. Tests put a scripted gateway in `open_gateway`."""
+
+    offline: bool = False
+    debug: bool = False
+    open_gateway: OpenGateway = open_gateway_quietly
+
+    def settings(self, **flags: Any) -> Settings:
+        """The settings under the flags of this run, by dotted key with `__` for the dot."""
+        from edgecloud.settings import load
+
+        overrides = {key.replace("__", "."): value for key, value in flags.items()}
+        return load({"offline": True if self.offline else None, **overrides})
+
+    def history(self) -> History:
+        """The user's history, with what crashed processes left put right."""
+        from edgecloud.settings import data_dir
+
+        from ..history import History
+
+        history = History(data_dir() / "edgecloud.db")
+        history.recover()
+        return history
+
+
+# Terminals act on control characters; the text of a model, a file or a server must not. A carriage return
+# would overwrite what is shown.
+_VISIBLE: dict[int, int | None] = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n\r"}
+_VISIBLE |= {0x7F: 0x2421, ord("\r"): None} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+_NO_ESCAPE = {0x1B: 0x241B}
+
+
+def neutral(text: str, *, is_terminal: bool) -> str:
+    """The text with control characters made visible for a terminal; elsewhere only escape is."""
+    return text.translate(_VISIBLE if is_terminal else _NO_ESCAPE)
+
+
+def write(stream: TextIO, text: str) -> None:
+    """Write and flush. What the stream cannot encode becomes question marks. Raises `BrokenPipeError`."""
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "replace").decode(encoding))
+    stream.flush()
+
+
+def note(text: str, *, quiet: bool = False) -> None:
+    """A line of talk for a person: on stderr, and only if that is a terminal."""
+    if not quiet and sys.stderr.isatty():
+        write(sys.stderr, neutral(text, is_terminal=True) + "\n")
+
+
+def dim(text: str) -> str:
+    """The text for stderr, dimmed where that can be shown."""
+    styled = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    text = neutral(text, is_terminal=True)
+    return f"\x1b[2m{text}\x1b[0m" if styled else text
+
+
+def complain(message: str, exit_code: int) -> int:
+    """Say on stderr, in one line, what went wrong."""
+    line = " ".join(message.split())
+    write(sys.stderr, neutral(f"edgecloud: {line}", is_terminal=True) + "\n")
+    return exit_code
+
+
+def print_text(text: str) -> None:
+    """A command's result on stdout, safe for a terminal, ending in a newline."""
+    is_terminal = sys.stdout.isatty()
+    write(sys.stdout, neutral(text.rstrip("\n"), is_terminal=is_terminal) + "\n")
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on one line of stdout."""
+    import json
+
+    print_text(json.dumps(value, ensure_ascii=False))
+
+
+def print_table(rows: list[tuple[str, ...]]) -> None:
+    """Columns, the last one as long as it likes."""
+    if not rows:
+        return
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    lines = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in rows
+    ]
+    print_text("\n".join(lines))
