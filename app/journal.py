@@ -99,14 +99,23 @@ class Journal:
         """Journal the prompt. Returns the turn, or None with the sentence to tell the user (only the first
         time).
         """
+
+        def write(history: History) -> OpenTurn:
+            open_turn = OpenTurn(history.begin(request))
+            # Here and not in the caller: the thread must know of it before it goes back to sleep.
+            self._open.add(open_turn)
+            return open_turn
+
+        future = self._submit(write)
         try:
-            turn = await asyncio.wrap_future(self._submit(lambda history: history.begin(request)))
+            return await asyncio.wrap_future(future), None
+        except asyncio.CancelledError:
+            # The caller left while the prompt was being written: nobody else would end this turn.
+            future.add_done_callback(self._abandon)
+            raise
         except StorageError as error:
             told, self._told = self._told, True
             return None, None if told else error.message
-        open_turn = OpenTurn(turn)
-        self._open.add(open_turn)
-        return open_turn, None
 
     async def finish(
         self,
@@ -118,14 +127,16 @@ class Journal:
         wait_s: float = 1.0,
     ) -> None:
         """Write the rest of the answer and how it ended; waits at most `wait_s` seconds for the disk."""
-        self._open.discard(open_turn)
 
         def write(history: History) -> None:
+            self._open.discard(open_turn)
             self._flush(history, open_turn)
             history.finish(open_turn.turn, receipt, open_turn.reasons, open_turn.tool_calls(), status, error)
 
-        future = self._submit(write)
-        await asyncio.wait([asyncio.wrap_future(future)], timeout=wait_s)
+        written = asyncio.wrap_future(self._submit(write))
+        # What went wrong is in the log, and the answer is already with the user.
+        written.add_done_callback(lambda future: future.cancelled() or future.exception())
+        await asyncio.wait([written], timeout=wait_s)
 
     async def aclose(self) -> None:
         """Write what is queued and stop the thread."""
@@ -135,6 +146,13 @@ class Journal:
         await asyncio.to_thread(self._thread.join, CLOSE_WAIT_S)
 
     # ------------------------------------------------------------------------------------------------- inside
+
+    def _abandon(self, begun: Future[OpenTurn]) -> None:
+        if begun.cancelled() or begun.exception() is not None:
+            return
+        open_turn = begun.result()
+        self._open.discard(open_turn)
+        self._submit(lambda history: history.finish(open_turn.turn, None, {}, {}, "interrupted"))
 
     def _submit(self, work: Callable[[History], Any]) -> Future[Any]:
         if self._thread is None:
@@ -165,6 +183,8 @@ class Journal:
             self._history.close()
 
     def _work(self, work: Callable[[History], Any], future: Future[Any]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             if self._history is None:
                 self._history = self._open_history()

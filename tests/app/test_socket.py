@@ -1,0 +1,168 @@
+"""The private socket: the gateway's methods from another process, cancelled by hanging up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from edgecloud.app import client as client_module
+from edgecloud.app.client import GatewayClient, connect
+from edgecloud.app.socket_server import SocketServer, socket_path
+from edgecloud.errors import ContextLengthExceeded, ModelNotFound, Unavailable
+from edgecloud.types import ChatRequest, EmbedRequest, Finish, Message, Start, TextDelta
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_gateway import fake_gateway
+
+ENGINE_CONTEXT = 64
+
+
+def ask(text: str = "hi", **fields: object) -> ChatRequest:
+    return ChatRequest(messages=(Message("user", text),), **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDGECLOUD_RUNTIME", str(tmp_path / "run"))
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine(context=ENGINE_CONTEXT)
+
+
+@pytest.fixture
+async def server(engine: FakeEngine) -> AsyncIterator[SocketServer]:
+    server = SocketServer(fake_gateway(engine), "http://127.0.0.1:8484", stop=lambda: stops.append(1))
+    stops: list[int] = []
+    server.stops = stops  # type: ignore[attr-defined]
+    assert await server.start()
+    yield server
+    await server.aclose()
+
+
+@pytest.fixture
+async def client(server: SocketServer) -> GatewayClient:
+    client = await connect()
+    assert client is not None
+    return client
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def test_only_the_user_may_open_the_socket(server: SocketServer, runtime: Path) -> None:
+    assert (mode(socket_path()), mode(runtime)) == (0o600, 0o700)
+
+
+async def test_a_chat_arrives_event_by_event_as_in_process(client: GatewayClient) -> None:
+    events = [event async for event in client.chat(ask())]
+    assert isinstance(events[0], Start)
+    assert "".join(e.text for e in events if isinstance(e, TextDelta)) == "Hello, world!"
+    assert isinstance(events[-1], Finish)
+
+
+async def test_errors_come_through_as_themselves(client: GatewayClient) -> None:
+    with pytest.raises(ContextLengthExceeded) as caught:
+        [event async for event in client.chat(ask("word " * 100))]
+    assert caught.value.extra == {"n_prompt_tokens": 101, "n_ctx": ENGINE_CONTEXT}
+    with pytest.raises(ModelNotFound):
+        await client.count_tokens(ask(model="nobody"))
+
+
+async def test_everything_else_a_door_needs_is_there(client: GatewayClient) -> None:
+    assert [card.id for card in await client.models()] == ["auto", "fake", "fake-embedder"]
+    assert await client.count_tokens(ask("one two")) == 3
+    assert len((await client.embed(EmbedRequest(("a", "b")))).vectors) == 2
+    assert (await client.health()).ok
+    assert (await client.ping())["url"] == "http://127.0.0.1:8484"
+
+
+async def test_hanging_up_cancels_the_work(client: GatewayClient, engine: FakeEngine) -> None:
+    engine.hang_at = 1
+    stream = client.chat(ask())
+    while not isinstance(await anext(stream), TextDelta):
+        pass
+    await stream.aclose()
+    for _ in range(200):
+        if engine.cancelled:
+            break
+        await asyncio.sleep(0.01)
+    assert engine.cancelled == ["decode"]
+    assert (engine.running, engine.waiting) == (0, 0)
+
+
+async def test_a_server_that_dies_midway_is_one_clear_error(
+    server: SocketServer, client: GatewayClient
+) -> None:
+    server.gateway.catalog.engines["fake"].hang_at = 1  # type: ignore[attr-defined]
+    stream = client.chat(ask())
+    assert isinstance(await anext(stream), Start)
+    await server.aclose()
+    with pytest.raises(Unavailable):
+        [event async for event in stream]
+
+
+async def test_another_version_means_run_in_process(
+    server: SocketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "version", lambda: "0.0.0-other")
+    assert await connect() is None
+
+
+async def test_no_server_a_stale_socket_or_nonsense_mean_run_in_process(runtime: Path) -> None:
+    assert await connect() is None
+    os.mkdir(runtime, 0o700)
+    socket_path().touch()
+    assert await connect() is None
+
+    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    socket_path().unlink()
+    async with await asyncio.start_unix_server(nonsense, socket_path()):
+        assert await connect() is None
+
+
+async def test_a_stale_socket_is_taken_over_and_a_live_one_is_not(server: SocketServer) -> None:
+    second = SocketServer(fake_gateway(FakeEngine()), "http://127.0.0.1:1")
+    assert not await second.start()
+    assert await connect() is not None
+    await second.aclose()
+    assert await connect() is not None, "the second server removed the first one's socket"
+    await server.aclose()
+    socket_path().touch()
+    assert await second.start()
+    await second.aclose()
+
+
+@pytest.mark.parametrize(
+    "line", [b"\n", b"{}\n", b"[1]\n", b'{"version": "x"}\n', b"\xff\xfe\n", b"half a line"]
+)
+async def test_nonsense_from_a_client_hurts_nobody(server: SocketServer, line: bytes) -> None:
+    reader, writer = await asyncio.open_unix_connection(socket_path())
+    writer.write(line)
+    writer.write_eof()
+    answer = await reader.read()
+    assert answer == b"" or b'"error"' in answer
+    writer.close()
+    assert await connect() is not None
+
+
+async def test_stop_asks_the_server_to_drain(server: SocketServer, client: GatewayClient) -> None:
+    await client.stop()
+    assert server.stops == [1]  # type: ignore[attr-defined]
+
+
+async def test_ten_at_once_each_get_their_own_answer(client: GatewayClient) -> None:
+    async def one(text: str) -> str:
+        return "".join([e.text async for e in client.chat(ask(text)) if isinstance(e, TextDelta)])
+
+    assert await asyncio.gather(*(one(str(i)) for i in range(10))) == ["Hello, world!"] * 10
