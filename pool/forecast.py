@@ -1,0 +1,41 @@
+"""What is expected of a sequence: tokens still to come, the seconds they take, the blocks they need."""
+
+from __future__ import annotations
+
+from .admission import Growth
+from .blocks import BlockPool
+from .costs import StepCosts
+from .estimate import LengthEstimate
+from .sequence import Sequence
+
+
+class Forecast:
+    def __init__(self, pool: BlockPool, costs: StepCosts, estimate: LengthEstimate) -> None:
+        self._pool = pool
+        self._costs = costs
+        self._estimate = estimate
+
+    def num_left(self, sequence: Sequence) -> int:
+        """Output tokens still expected; at least one, unless none may come."""
+        max_tokens = sequence.request.job.max_tokens
+        num_output = sequence.num_output
+        return max(self._estimate.predict(num_output, max_tokens) - num_output, min(1, sequence.num_left))
+
+    def seconds_left(self, sequence: Sequence) -> float:
+        return self._costs.service_seconds(sequence, self.num_left(sequence))
+
+    def num_blocks(self, sequence: Sequence) -> int:
+        """Blocks it will hold at its end."""
+        return self._pool.blocks_for(sequence.num_tokens + self.num_left(sequence))
+
+    def num_reserved(self, sequence: Sequence) -> int:
+        """Blocks that it has yet to take for tokens that it has."""
+        return max(self._pool.blocks_for(sequence.num_tokens) - len(sequence.table.blocks), 0)
+
+    def growths(self, sequence: Sequence) -> list[Growth]:
+        """How it, and the choices that will fork from it, take blocks. A hit's blocks are not its to free."""
+        num_left = self.num_left(sequence)
+        num_held = len(sequence.table.blocks)
+        num_freed = max(num_held - self._pool.blocks_for(sequence.num_hit), 0)
+        forks = [Growth(num_left, 1, 0, 0)] * (sequence.width - 1)
+        return [Growth(num_left, sequence.num_tokens, num_held, num_freed), *forks]
