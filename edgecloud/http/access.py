@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from edgecloud.http.asgi import ASGIApp, Message, Receive, Scope, Send
 from edgecloud.http.call import Call, begin_call
+from edgecloud.http.problem import speaks_anthropic
 from edgecloud.telemetry import Metrics
 
 log = logging.getLogger("edgecloud.access")
@@ -33,14 +34,14 @@ class Access:
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1008})
         call = begin_call(scope)
+        names = [(b"x-request-id", call.request_id.encode())]
+        if speaks_anthropic(scope):
+            names.append((b"request-id", call.request_id.encode()))
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start":
                 call.status = message["status"]
-                message["headers"] = [
-                    *message.get("headers", ()),
-                    (b"x-request-id", call.request_id.encode()),
-                ]
+                message["headers"] = [*message.get("headers", ()), *names]
             else:
                 call.bytes_out += len(message.get("body", b""))
             await send(message)

@@ -200,8 +200,8 @@ class FakeEngine:
             raise self.error
         if place == self.hang_at:
             await asyncio.Event().wait()
-        if self.decode_s:
-            await asyncio.sleep(self.decode_s)
+        # A real engine is waited for at every step.
+        await asyncio.sleep(self.decode_s)
 
 
 def _logprobs(request: ChatRequest, token: bytes) -> tuple[TokenLogprob, ...]:

@@ -42,5 +42,5 @@ def named_frames(text: str) -> list[dict[str, Any]]:
 def post_bytes(body: dict[str, Any], path: str = "/v1/chat/completions") -> bytes:
     """A raw HTTP/1.1 request."""
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(content)}"
-    return head.encode() + b"\r\n\r\n" + content
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
+    return head.encode() + content
