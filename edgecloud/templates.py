@@ -22,7 +22,14 @@ from edgecloud.output import OutputParser, PlainText
 from edgecloud.reasoning import CLOSE, OPEN, ReasoningParser
 from edgecloud.sandbox import MAX_STEPS, TemplateLimit, TemplateRefusal, compile_template, render
 from edgecloud.toolcalls import HERMES, LLAMA3, MISTRAL, ToolCallParser, ToolMarkup, call_constraint
-from edgecloud.turns import front_system, hoist_system, merge_runs, system_into_user
+from edgecloud.turns import (
+    calls_as_text,
+    front_system,
+    hoist_system,
+    merge_runs,
+    one_call_each,
+    system_into_user,
+)
 from edgecloud.types import Constraint, Message, NamedTool, Tool, ToolCall, ToolChoice
 
 __all__ = ["ChatTemplate", "Segment"]
@@ -45,6 +52,7 @@ class _Habits:
     parts: bool = False
     arguments_as_text: bool = False
     tools: bool = False
+    calls: bool = True
 
 
 class ChatTemplate:
@@ -140,7 +148,10 @@ class ChatTemplate:
         if not tools:
             asked = f"names {choice.name!r}" if isinstance(choice, NamedTool) else "is 'required'"
             raise BadRequest(f"tool_choice {asked}, which is not among the tools.", param="tool_choice")
-        return call_constraint(self._markup, tools, parallel=parallel, thinks=self.reasoning)
+        try:
+            return call_constraint(self._markup, tools, parallel=parallel, thinks=self.reasoning)
+        except RecursionError:
+            raise BadRequest("The tools are nested too deeply.", param="tools") from None
 
     def parser(self, tools_on: bool, prompt_tail: str) -> OutputParser:
         """A fresh parser for one answer; `prompt_tail`, the end of the prompt, may have opened a thought."""
@@ -155,6 +166,8 @@ class ChatTemplate:
         shape = front_system(messages)
         if not self._habits.late_system:
             shape = hoist_system(shape)
+        if not self._habits.calls:
+            shape = calls_as_text(shape)
         if not (self._habits.system and (self._habits.lone_system or len(shape) > 1)):
             shape = system_into_user(shape)
         tried: list[tuple[Message, ...]] = []
@@ -163,6 +176,7 @@ class ChatTemplate:
             merged := merge_runs(shape),
             hoisted := merge_runs(hoist_system(merged)),
             merge_runs(system_into_user(hoisted)),
+            one_call_each(hoisted),
         ):
             if form not in tried:
                 tried.append(form)
@@ -185,7 +199,12 @@ class ChatTemplate:
             risky = risky or bool(self._control.places(text, whole=whole))
             return text
 
-        variables = self._variables(messages, tools, extra, collect)
+        try:
+            variables = self._variables(messages, tools, extra, collect)
+        except RecursionError:
+            raise BadRequest(
+                "The tools or template arguments are nested too deeply.", param="tools"
+            ) from None
         mark, end = unused_characters([self._source, self.bos, self._eos, *texts], 2)
         if risky:
             variables = self._variables(
@@ -211,10 +230,10 @@ class ChatTemplate:
     ) -> dict[str, Any]:
         names = {call.id: call.name for message in messages for call in message.tool_calls}
         return {
+            "documents": None,
             **_guarded(dict(extra), guard),
             "messages": [self._dict(message, names, guard) for message in messages],
             "tools": [_tool_dict(tool, guard) for tool in tools] or None,
-            "documents": None,
             "bos_token": self.bos,
             "eos_token": self._eos,
         }
@@ -230,16 +249,16 @@ class ChatTemplate:
         if name:
             result["name"] = guard(name, whole=True)
         if message.tool_call_id:
-            result["tool_call_id"] = guard(self._call_id(message.tool_call_id), whole=True)
+            result["tool_call_id"] = guard(self._call_id(message.tool_call_id))
         if message.reasoning:
             result["reasoning_content"] = guard(message.reasoning)
         if message.tool_calls:
             result["tool_calls"] = [
                 {
-                    "id": guard(self._call_id(call.id), whole=True),
+                    "id": guard(self._call_id(call.id)),
                     "type": "function",
                     "function": {
-                        "name": guard(call.name, whole=True),
+                        "name": guard(call.name),
                         "arguments": self._arguments(call, guard),
                     },
                 }
@@ -311,7 +330,8 @@ class ChatTemplate:
         if written is None or "zqValue" not in written or "'zqValue'" in written:
             self._habits = replace(found, arguments_as_text=True)
             again = self._try([user, calling], (tool,))
-            found = replace(found, arguments_as_text=again is not None and '"zqValue"' in again)
+            as_text = again is not None and '"zqValue"' in again
+            found = replace(found, arguments_as_text=as_text, calls=as_text or "zqValue" in (written or ""))
         return found
 
     def _shows(self, word: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> bool:
@@ -347,7 +367,7 @@ def _append(content: Any, text: str) -> Any:
 
 def _tool_dict(tool: Tool, guard: Marker) -> dict[str, Any]:
     function = {
-        "name": guard(tool.name, whole=True),
+        "name": guard(tool.name),
         "description": guard(tool.description),
         "parameters": _guarded(dict(tool.parameters) or {"type": "object", "properties": {}}, guard),
     }

@@ -228,10 +228,11 @@ def _call_of(text: str, needs_arguments: bool) -> tuple[str, str]:
     if isinstance(call.get("function"), dict):
         call = call["function"]
     name = call.get("name")
-    arguments = call.get("arguments", call.get("parameters", None if needs_arguments else {}))
-    if not isinstance(name, str) or not name:
+    key = next((key for key in ("arguments", "parameters") if key in call), None)
+    if not isinstance(name, str) or not name or (key is None and needs_arguments):
         raise _NotACall
-    if isinstance(arguments, str) and arguments:
+    arguments = (call[key] if key else None) or {}
+    if isinstance(arguments, str):
         return name, arguments
     if not isinstance(arguments, dict):
         raise _NotACall

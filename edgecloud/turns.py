@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -45,6 +46,42 @@ def merge_runs(messages: Iterable[Message]) -> tuple[Message, ...]:
         else:
             merged.append(message)
     return tuple(merged)
+
+
+def calls_as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Tool calls and results as the text of ordinary turns, for templates that would leave them out."""
+    if not any(message.tool_calls or message.role == "tool" for message in messages):
+        return tuple(messages)
+    shape: list[Message] = []
+    for message in messages:
+        if message.tool_calls:
+            calls = [
+                f'{{"name": {json.dumps(c.name)}, "arguments": {c.arguments or "{}"}}}'
+                for c in message.tool_calls
+            ]
+            content = "\n".join([text for text in (message.content,) if text] + calls)
+            shape.append(replace(message, content=content, tool_calls=()))
+        elif message.role == "tool":
+            shape.append(Message("user", f"Result: {message.content}"))
+        else:
+            shape.append(message)
+    return merge_runs(shape)
+
+
+def one_call_each(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Every call in a turn of its own, its result behind it, for templates that take one call at a time."""
+    results = {m.tool_call_id: m for m in messages if m.role == "tool"}
+    called = {call.id for message in messages for call in message.tool_calls}
+    shape: list[Message] = []
+    for message in messages:
+        if message.tool_calls:
+            for number, call in enumerate(message.tool_calls):
+                turn = message if number == 0 else Message(message.role)
+                shape.append(replace(turn, tool_calls=(call,)))
+                shape += [results[call.id]] if call.id in results else []
+        elif message.role != "tool" or message.tool_call_id not in called:
+            shape.append(message)
+    return tuple(shape)
 
 
 def _joined(first: Message, second: Message) -> Message:

@@ -222,6 +222,34 @@ class TestShapes:
     def test_a_lenient_template_sees_two_user_turns_as_two(self):
         assert prompt("chatml", user("one"), user("two")).count("<|im_start|>user") == 2
 
+    def test_calls_and_results_are_text_where_the_template_would_leave_them_out(self):
+        turns = [user("?"), assistant("Hm.", tool_calls=(CALL,)), Message("tool", "4", tool_call_id=CALL.id)]
+        text = prompt("chatml", *turns)
+        assert (
+            '<|im_start|>assistant\nHm.\n{"name": "get_weather", "arguments": {"city": "Oslo"}}<|im_end|>'
+            in text
+        )
+        assert "<|im_start|>user\nResult: 4<|im_end|>" in text
+
+    def test_calls_come_one_by_one_where_the_template_takes_no_two(self):
+        calls = (CALL, ToolCall("second123", "get_weather", '{"city": "Rome"}'))
+        results = [
+            Message("tool", "20", tool_call_id="second123"),
+            Message("tool", "4", tool_call_id=CALL.id),
+        ]
+        text = prompt("llama3", user("?"), assistant("", tool_calls=calls), *results, tools=[WEATHER])
+        places = [text.index(word) for word in ('"Oslo"', "\n\n4<", '"Rome"', "\n\n20<")]
+        assert places == sorted(places)
+
+    def test_tools_nested_too_deeply_are_refused(self):
+        schema = {}
+        for _ in range(3000):
+            schema = {"properties": schema}
+        with pytest.raises(BadRequest, match="nested too deeply"):
+            prompt("hermes", user("?"), tools=[Tool("f", "", schema)])
+        with pytest.raises(BadRequest, match="nested too deeply"):
+            make_template("hermes").tool_constraint([Tool("f", "", schema)], "required", True)
+
     def test_a_custom_role_reaches_the_template(self):
         assert "<|im_start|>critic\nbad" in prompt("chatml", Message("critic", "bad"))
 

