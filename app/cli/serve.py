@@ -9,7 +9,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,9 +18,13 @@ from edgecloud.errors import ConfigError, Unavailable
 from edgecloud.settings import Settings, load
 from edgecloud.types import ChatRequest, Health
 
+from .shell import State
+
 if TYPE_CHECKING:
     from ..client import GatewayClient
     from ..gateway import Gateway
+
+Build = Callable[[Settings], "Gateway"]
 
 # What closing engines and history may take after the drain, seconds.
 CLOSE_S = 10.0
@@ -37,7 +41,6 @@ CLOSE_S = 10.0
 @click.option("--cors-origin", multiple=True, help="A web origin that may call us, 'localhost', or '*'.")
 @click.option("--allowed-host", multiple=True, help="A Host name answered besides loopback ones.")
 @click.option("--drain", type=click.FloatRange(0), help="Seconds that running answers get after SIGTERM.")
-@click.option("--offline", is_flag=True, default=None, help="Never connect beyond this machine.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
 @click.option("--log-json", is_flag=True, help="Log lines as JSON objects.")
 @click.pass_context
@@ -47,7 +50,8 @@ def serve(context: click.Context, /, log_json: bool, **flags: Any) -> None:
     The first Ctrl-C or SIGTERM lets running answers finish, the second stops at once.
     """
     if context.invoked_subcommand is None:
-        run(load(_overrides(flags)), log_json=log_json)
+        state = context.find_object(State) or State()
+        run(state.settings(**_overrides(flags)), log_json=log_json)
 
 
 @serve.command()
@@ -79,10 +83,10 @@ def stop() -> None:
 # server
 
 
-def run(settings: Settings, *, log_json: bool = False) -> None:
-    """Serve until a signal. Raises `ConfigError` when it may not or cannot listen, `ModelLoadError` and the
-    like when the model
-    fails.
+def run(settings: Settings, *, log_json: bool = False, build: Build | None = None) -> None:
+    """Serve until a signal. `build` makes the gateway; None is this machine's own.
+
+    Raises `ConfigError` when it may not or cannot listen, `ModelLoadError` and the like when the model fails.
     """
     import uvloop
 
@@ -94,7 +98,7 @@ def run(settings: Settings, *, log_json: bool = False) -> None:
     secrets = [*settings.server.api_keys, *(entry.api_key for entry in settings.pool if entry.api_key)]
     configure_logging(settings.log_level, secrets=secrets, as_json=log_json)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, sockets))
+        runner.run(_serve(settings, sockets, build))
 
 
 def require_key_beyond_loopback(settings: Settings) -> None:
@@ -111,7 +115,7 @@ def require_key_beyond_loopback(settings: Settings) -> None:
             )
 
 
-async def _serve(settings: Settings, sockets: Sequence[socket.socket]) -> None:
+async def _serve(settings: Settings, sockets: Sequence[socket.socket], build: Build | None) -> None:
     from edgecloud.http.drain import Drain
     from edgecloud.http.server import Server, url_of
 
@@ -120,7 +124,7 @@ async def _serve(settings: Settings, sockets: Sequence[socket.socket]) -> None:
     from ..socket_server import SocketServer
 
     url, drain = url_of(sockets), Drain()
-    gateway = build_gateway(settings)
+    gateway = (build or build_gateway)(settings)
     try:
         await _warm_up(gateway)
         server = Server(
@@ -205,7 +209,6 @@ def _overrides(flags: dict[str, Any]) -> dict[str, Any]:
         "cors_origin": "server.cors_origins",
         "allowed_host": "server.allowed_hosts",
         "drain": "server.drain_s",
-        "offline": "offline",
         "log_level": "log_level",
     }
     return {keys[name]: None if value == () else value for name, value in flags.items()}
