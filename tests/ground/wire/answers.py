@@ -45,33 +45,29 @@ def make_logprob(
     return TokenLogprob(token, logprob, token.encode() if raw is None else raw, 1, tops)
 
 
+def script(*events: Event | Done) -> list[Event | Done]:
+    """A whole answer: what begins and ends every one, and these in between."""
+    return [START, *events, DONE]
+
+
 def text_answer(*texts: str, reason: FinishReason = "stop", stop: str | None = None) -> list[Event | Done]:
-    return [START, *(TextDelta(text) for text in texts), ChoiceDone(0, reason, stop), DONE]
+    return script(*(TextDelta(text) for text in texts), ChoiceDone(0, reason, stop))
 
 
 def thinking_answer() -> list[Event | Done]:
-    return [
-        START,
-        ReasoningDelta("hm"),
-        ReasoningDelta("m"),
-        TextDelta("So"),
-        TextDelta("."),
-        ChoiceDone(0, "stop"),
-        DONE,
-    ]
+    thoughts = (ReasoningDelta("hm"), ReasoningDelta("m"))
+    return script(*thoughts, TextDelta("So"), TextDelta("."), ChoiceDone(0, "stop"))
 
 
 def tool_answer() -> list[Event | Done]:
-    return [
-        START,
+    return script(
         TextDelta("Let me see."),
         ToolCallDelta(0, "call_1", "weather", '{"town":'),
         ToolCallDelta(0, arguments='"Oslo"}'),
         ToolCallDelta(1, "call_2", "weather", ""),
         ToolCallDelta(1, arguments="{}"),
         ChoiceDone(0, "tool_calls"),
-        DONE,
-    ]
+    )
 
 
 def json_values() -> st.SearchStrategy[Any]:

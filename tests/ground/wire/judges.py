@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeVar
 
@@ -19,10 +20,21 @@ EXTENSIONS = {"reasoning_content"}
 
 def judge(model: type[Model], body: dict[str, Any], *, extensions: Iterable[str] = EXTENSIONS) -> Model:
     """The body as the SDK's type: strict, through JSON, and with no key that the type doesn't have."""
-    parsed = TypeAdapter(model).validate_json(json.dumps(body, allow_nan=False), strict=True)
-    unknown = set(_unknown(parsed)) - set(extensions)
-    assert not unknown, f"{model.__name__} has no {unknown}"
+    parsed: Model = judge_union(model, body, extensions=extensions)
     return parsed
+
+
+def judge_union(form: Any, body: dict[str, Any], *, extensions: Iterable[str] = ()) -> Any:
+    """The same for a union of types, as stream events are."""
+    parsed = _adapter(form).validate_json(json.dumps(body, allow_nan=False), strict=True)
+    unknown = set(_unknown(parsed)) - set(extensions)
+    assert not unknown, f"{type(parsed).__name__} has no {unknown}"
+    return parsed
+
+
+@cache
+def _adapter(form: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(form)
 
 
 def _unknown(value: Any) -> Iterator[str]:

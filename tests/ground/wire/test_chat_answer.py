@@ -31,7 +31,7 @@ from edgecloud.wire import openai_chat
 from edgecloud.wire.common import StreamOptions
 from edgecloud.wire.errors import openai_error
 
-from .answers import CREATED, DONE, START, make_logprob, text_answer, thinking_answer, tool_answer
+from .answers import CREATED, START, make_logprob, script, text_answer, thinking_answer, tool_answer
 from .judges import canned, judge, sse
 
 REQUEST = ChatRequest(messages=(Message("user", "hello"),), id="req-abc")
@@ -100,7 +100,7 @@ def test_an_explicit_model_name_is_echoed_and_auto_says_who_answered() -> None:
 
 def test_an_answer_without_calls_has_no_tool_calls_and_one_with_calls_no_empty_content() -> None:
     assert "tool_calls" not in whole(text_answer("x"))["choices"][0]["message"]
-    only_call = [START, ToolCallDelta(0, "c", "f", "{}"), ChoiceDone(0, "tool_calls"), DONE]
+    only_call = script(ToolCallDelta(0, "c", "f", "{}"), ChoiceDone(0, "tool_calls"))
     assert whole(only_call)["choices"][0]["message"]["content"] is None
 
 
@@ -132,7 +132,7 @@ def test_a_stream_begins_with_the_role_and_ends_with_one_finish_reason() -> None
 
 def test_each_choice_of_a_stream_has_its_own_role_and_finish() -> None:
     request = replace(REQUEST, n=2)
-    events = [START, TextDelta("a", 1), TextDelta("b"), ChoiceDone(1, "stop"), ChoiceDone(0, "length"), DONE]
+    events = script(TextDelta("a", 1), TextDelta("b"), ChoiceDone(1, "stop"), ChoiceDone(0, "length"))
     made = chunks(events, request=request)
     for index, reason in ((0, "length"), (1, "stop")):
         own = choices(made, index)
@@ -150,7 +150,7 @@ def test_usage_comes_last_and_alone_and_only_when_asked_for() -> None:
 
 
 def test_continuous_usage_only_grows() -> None:
-    events = [START, TextDelta("a"), TextDelta("b", num_tokens=2), ChoiceDone(0, "stop"), DONE]
+    events = script(TextDelta("a"), TextDelta("b", num_tokens=2), ChoiceDone(0, "stop"))
     usages = [chunk["usage"] for chunk in chunks(events, StreamOptions(True, True, True))]
     assert [usage["completion_tokens"] for usage in usages] == [1, 1, 3, 3, 3]
     assert all(usage["total_tokens"] == 7 + usage["completion_tokens"] for usage in usages)
@@ -179,7 +179,7 @@ def test_the_first_piece_of_each_tool_call_has_id_and_name() -> None:
 
 
 def test_logprobs_are_null_unless_asked_for() -> None:
-    events = [START, TextDelta("a", logprobs=(make_logprob("a"),)), ChoiceDone(0, "stop"), DONE]
+    events = script(TextDelta("a", logprobs=(make_logprob("a"),)), ChoiceDone(0, "stop"))
     assert whole(events)["choices"][0]["logprobs"] is None
     assert all(choice["logprobs"] is None for choice in choices(chunks(events)))
 
@@ -187,7 +187,7 @@ def test_logprobs_are_null_unless_asked_for() -> None:
 def test_logprobs_have_bytes_and_alternatives_and_fit_into_json() -> None:
     request = replace(REQUEST, logprobs=2)
     entries = (make_logprob("�", raw=b"\xf0\x9f", top=2), make_logprob("a", float("-inf")))
-    events = [START, TextDelta("a", logprobs=entries), ChoiceDone(0, "stop"), DONE]
+    events = script(TextDelta("a", logprobs=entries), ChoiceDone(0, "stop"))
     expected = [
         {
             "token": "�",
@@ -241,9 +241,9 @@ def test_a_stream_says_what_the_whole_answer_says(
     events: list[TextDelta | ReasoningDelta], usage: bool
 ) -> None:
     request = replace(REQUEST, n=3)
-    script = [START, *events, *(ChoiceDone(index, "stop") for index in range(3)), Done(Usage(1, 2))]
-    made = chunks(script, StreamOptions(True, usage), request)
-    body = whole(script, request)
+    answer = [START, *events, *(ChoiceDone(index, "stop") for index in range(3)), Done(Usage(1, 2))]
+    made = chunks(answer, StreamOptions(True, usage), request)
+    body = whole(answer, request)
     for index in range(3):
         own = choices(made, index)
         joined = "".join(choice["delta"].get("content", "") for choice in own)

@@ -229,7 +229,7 @@ def message_of(value: Any) -> str:
     return ""
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.integers(0, 2**32), json_values())
 def test_any_json_is_ours_or_a_bad_request(seed: int, value: Any) -> None:
     assert len(message_of(value)) < 500
