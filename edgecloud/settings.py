@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,7 +148,13 @@ def data_dir() -> Path:
 def runtime_dir() -> Path:
     """Where the running server's socket lives, private to the user; `EDGECLOUD_RUNTIME` overrides."""
     override = os.environ.get("EDGECLOUD_RUNTIME")
-    return Path(override) if override else Path(platformdirs.user_runtime_dir(APP))
+    if override:
+        return Path(override)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        folder = Path(platformdirs.user_runtime_dir(APP))
+    # It warns when all it has is a guessable name in /tmp, which another user may have taken.
+    return data_dir() / "run" if caught else folder
 
 
 # ---------------------------------------------------------------------------------------------- loading

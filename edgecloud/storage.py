@@ -78,6 +78,14 @@ def open_or_rebuild(
             return open_database(path, migrations, busy_s=busy_s)
 
 
+def check_database(path: Path) -> None:
+    """Read through the whole file. Raises `DatabaseDamaged`, or `StorageError` if it cannot be used."""
+    with storage_errors(path.name), contextlib.closing(open_database(path)) as connection:
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise _damaged(path.name)
+
+
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     """`BEGIN IMMEDIATE` … `COMMIT`, rolled back on any exception.
@@ -118,13 +126,17 @@ def storage_errors(name: str) -> Iterator[None]:
         raise StorageError(f"{name} cannot be opened: {error.strerror or error}.") from error
 
 
+def _damaged(name: str) -> DatabaseDamaged:
+    return DatabaseDamaged(f"{name} is damaged; move it away and a fresh one is made.")
+
+
 def _explain(error: sqlite3.Error, name: str) -> StorageError:
     # The low byte is the primary code, the rest says where inside SQLite. Errors of the binding have none.
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StorageError(f"{name} is locked by another program; try again when it is done.")
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return DatabaseDamaged(f"{name} is damaged; move it away and a fresh one is made.")
+            return _damaged(name)
         case sqlite3.SQLITE_FULL:
             return StorageError(f"The disk with {name} is full; free some space and try again.")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:

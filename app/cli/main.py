@@ -14,7 +14,7 @@ import click
 
 from edgecloud.errors import EdgeCloudError
 
-from .shell import State, complain
+from .shell import ReaderGone, State, complain
 
 
 class Command(NamedTuple):
@@ -98,7 +98,7 @@ def run(arguments: list[str] | None = None, state: State | None = None) -> None:
         code = complain(error.format_message().rstrip(".") + f"{hint}.", error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         code = 130
-    except BrokenPipeError:
+    except ReaderGone:
         code = 141
     except Exception as error:
         if state.debug:

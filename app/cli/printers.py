@@ -17,7 +17,7 @@ SCHEMA_VERSION = 1
 
 class Printer(Protocol):
     def see(self, event: Event) -> None:
-        """Show one event. Raises `BrokenPipeError` when nobody reads any more."""
+        """Show one event. Raises `ReaderGone`."""
 
     def end(self, error: EdgeCloudError | None) -> None:
         """The stream is over, well or not. What went wrong is told on stderr by whoever called."""

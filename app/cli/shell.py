@@ -65,14 +65,21 @@ def neutral(text: str, *, is_terminal: bool) -> str:
     return text.translate(_VISIBLE if is_terminal else _NO_ESCAPE)
 
 
+class ReaderGone(Exception):
+    """Nobody reads our output any more. Not an `OSError`, which click would end with code 1."""
+
+
 def write(stream: TextIO, text: str) -> None:
-    """Write and flush. What the stream cannot encode becomes question marks. Raises `BrokenPipeError`."""
+    """Write and flush; what the stream cannot encode becomes question marks. Raises `ReaderGone`."""
     try:
-        stream.write(text)
-    except UnicodeEncodeError:
-        encoding = stream.encoding or "ascii"
-        stream.write(text.encode(encoding, "replace").decode(encoding))
-    stream.flush()
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:
+            encoding = stream.encoding or "ascii"
+            stream.write(text.encode(encoding, "replace").decode(encoding))
+        stream.flush()
+    except BrokenPipeError:
+        raise ReaderGone from None
 
 
 def note(text: str, *, quiet: bool = False) -> None:

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -275,6 +276,23 @@ def test_folders_can_be_moved_by_the_environment(monkeypatch: pytest.MonkeyPatch
     assert (data_dir(), runtime_dir()) == (tmp_path / "home", tmp_path / "run")
     assert config_path() == tmp_path / "etc" / "config.toml"
     assert load() == Settings()
+
+
+def test_without_a_private_runtime_folder_the_users_own_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setenv("EDGECLOUD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    if sys.platform == "linux":
+        assert runtime_dir() == tmp_path / "edgecloud"
+
+    def in_tmp(name: str) -> str:
+        warnings.warn("falling back", stacklevel=1)
+        return f"/tmp/runtime-0/{name}"
+
+    monkeypatch.setattr("platformdirs.user_runtime_dir", in_tmp)
+    assert runtime_dir() == tmp_path / "home" / "run"
+    assert list(recwarn) == []
 
 
 def test_settings_import_nothing_heavy() -> None:

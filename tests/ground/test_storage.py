@@ -17,6 +17,7 @@ from edgecloud.errors import StorageError
 from edgecloud.storage import (
     DatabaseDamaged,
     Owner,
+    check_database,
     open_database,
     open_or_rebuild,
     storage_errors,
@@ -166,6 +167,21 @@ def test_a_damaged_file_is_one_sentence_and_left_alone(path: Path, content: byte
     with pytest.raises(DatabaseDamaged, match=r"words\.db is damaged; move it away"):
         open_database(path, MIGRATIONS)
     assert path.read_bytes() == content
+
+
+def test_a_file_damaged_inside_is_found_by_reading_it_all(path: Path) -> None:
+    connection = open_database(path, MIGRATIONS)
+    with transaction(connection):
+        connection.executemany("INSERT INTO words VALUES (?)", [("word" * 100,)] * 1000)
+    connection.close()
+    check_database(path)
+
+    content = bytearray(path.read_bytes())
+    content[40_960:81_920] = b"\xff" * 40_960
+    path.write_bytes(content)
+
+    with pytest.raises(DatabaseDamaged):
+        check_database(path)
 
 
 def test_a_damaged_cache_is_made_anew(path: Path) -> None:
