@@ -11,7 +11,7 @@ import binascii
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from edgecloud import errors
 from edgecloud.errors import BadRequest, EdgeCloudError
@@ -69,10 +69,10 @@ def dump(value: Native) -> dict[str, Any]:
     return {"type": type(value).__name__, **_dump_fields(value)}
 
 
-def load(value: Any) -> Native:
-    """The object that `dump` wrote. Raises `BadRequest` naming what is not known or has the wrong type.
+def load(value: Any) -> Any:
+    """The object that `dump` wrote, one of `Native`: which, the caller knows from what was asked.
 
-    An error is returned, not raised.
+    Raises `BadRequest` naming what is not known or has the wrong type. An error is returned, not raised.
     """
     if not isinstance(value, dict):
         raise BadRequest("A message on the socket must be a JSON object.")
@@ -80,7 +80,7 @@ def load(value: Any) -> Native:
     rest = {key: item for key, item in value.items() if key != "type"}
     if isinstance(tag, str):
         if tag in _CLASSES:
-            return cast(Native, _read_dataclass(_CLASSES[tag])(rest, tag))
+            return _read_dataclass(_CLASSES[tag])(rest, tag)
         if tag in _ERRORS:
             return _load_error(_ERRORS[tag], rest, tag)
     raise BadRequest("A message on the socket has a type that this version doesn't know.", param="type")
