@@ -1,0 +1,104 @@
+"""Running one answer from the shell: signals cancel it, time limits it, and it is closed whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING
+
+from edgecloud.errors import DeadlineExceeded, EdgeCloudError
+from edgecloud.types import ChatRequest
+
+from .shell import State, note
+
+if TYPE_CHECKING:
+    from edgecloud.settings import Settings
+
+    from .printers import Printer
+
+LOADING_NOTE_S = 1.5
+
+
+class Interrupted(EdgeCloudError):
+    """A signal ended the answer; the partial is in the history."""
+
+    default_code = "interrupted"
+
+    def __init__(self, number: int) -> None:
+        super().__init__("Interrupted.")
+        self.number = number
+
+
+def answer(state: State, settings: Settings, request: ChatRequest, printer: Printer, *, quiet: bool) -> None:
+    """Show one answer. Raises `EdgeCloudError` for what went wrong, `Interrupted` after a signal."""
+    asyncio.run(_answer(state, settings, request, printer, quiet=quiet))
+
+
+async def _answer(
+    state: State, settings: Settings, request: ChatRequest, printer: Printer, *, quiet: bool
+) -> None:
+    """Show the answer. Whatever ends it, the generator is closed, so that nothing keeps computing."""
+    failure: EdgeCloudError | None = None
+    try:
+        with _signals_cancel():
+            async with asyncio.timeout(request.deadline_s):
+                await _stream(state, settings, request, printer, quiet=quiet)
+    except TimeoutError:
+        failure = DeadlineExceeded(f"No complete answer within {request.deadline_s:g} s.")
+    except EdgeCloudError as error:
+        failure = error
+    printer.end(failure)
+    if failure is not None:
+        raise failure
+
+
+async def _stream(
+    state: State, settings: Settings, request: ChatRequest, printer: Printer, *, quiet: bool
+) -> None:
+    waiting = asyncio.create_task(_note_a_wait(request.model, quiet=quiet))
+    try:
+        gateway = await state.open_gateway(settings)
+        try:
+            async with aclosing(gateway.chat(request)) as events:
+                async for event in events:
+                    waiting.cancel()
+                    printer.see(event)
+        finally:
+            await gateway.aclose()
+    finally:
+        waiting.cancel()
+
+
+async def _note_a_wait(model: str, *, quiet: bool) -> None:
+    await asyncio.sleep(LOADING_NOTE_S)
+    note(f"edgecloud: loading {'the model' if model == 'auto' else model} …", quiet=quiet)
+
+
+@contextmanager
+def _signals_cancel() -> Iterator[None]:
+    """The first signal cancels the answer, which keeps the partial; the second ends the process at once."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    received: list[int] = []
+
+    def receive(number: int) -> None:
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        task.cancel()
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, receive, number)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        raise Interrupted(received[0]) from None
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,71 @@
+"""`edgecloud config`."""
+
+from __future__ import annotations
+
+import json
+import stat
+import tomllib
+from pathlib import Path
+
+from .shell import edgecloud
+
+
+def test_the_path_is_told_even_if_the_file_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("= =")
+
+    assert edgecloud(tmp_path, "config", "path").stdout.decode() == f"{tmp_path / 'config.toml'}\n"
+
+
+def test_show_tells_where_each_value_came_from_and_masks_secrets(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("[server]\nport = 9\napi_keys = ['sk-canary']\n")
+
+    done = edgecloud(tmp_path, "config", "show", EDGECLOUD_MODEL="tiny")
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in done.stdout.decode().splitlines()}
+    assert rows["server.port"] == ["9", f"{tmp_path / 'config.toml'}, line 2"]
+    assert rows["model"] == ['"tiny"', "the environment variable EDGECLOUD_MODEL"]
+    assert rows["server.host"] == ['"127.0.0.1"', "default"]
+    assert b"canary" not in done.stdout
+
+    one = json.loads(edgecloud(tmp_path, "--offline", "config", "show", "offline", "--json").stdout)
+    assert one == {"offline": {"value": True, "source": "flag", "where": "the flag for offline"}}
+
+
+def test_show_of_a_section_and_of_nothing(tmp_path: Path) -> None:
+    assert edgecloud(tmp_path, "config", "show", "history").stdout.count(b"\n") == 2
+    unknown = edgecloud(tmp_path, "config", "show", "histroy")
+    assert unknown.returncode == 1
+    assert b"There is no setting 'histroy'" in unknown.stderr
+
+
+def test_set_writes_and_says_nothing(tmp_path: Path) -> None:
+    done = edgecloud(tmp_path, "config", "set", "server.port", "9000")
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert tomllib.loads((tmp_path / "config.toml").read_text()) == {"server": {"port": 9000}}
+
+
+def test_a_wrong_value_is_one_line(tmp_path: Path) -> None:
+    done = edgecloud(tmp_path, "config", "set", "server.prot", "9000")
+
+    assert done.returncode == 2
+    assert done.stderr.decode() == (
+        "edgecloud: There is no setting 'server.prot' (in `config set`); did you mean 'server.port'?\n"
+    )
+
+
+def test_edit_begins_with_every_default_as_a_comment(tmp_path: Path) -> None:
+    done = edgecloud(tmp_path, "config", "edit", EDITOR="sed -i 's/^# port = 8484/port = 9/'")
+
+    file = tmp_path / "config.toml"
+    assert done.returncode == 0, done.stderr
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert tomllib.loads(file.read_text()) == {"local": {}, "server": {"port": 9}, "history": {}}
+    uncommented = "\n".join(line.removeprefix("# ") for line in file.read_text().splitlines()[1:])
+    assert tomllib.loads(uncommented)["local"]["kv_type"] == "f16"
+
+
+def test_edit_checks_what_was_written(tmp_path: Path) -> None:
+    done = edgecloud(tmp_path, "config", "edit", EDITOR="sed -i 's/^# port = 8484/port = -9/'")
+
+    assert done.returncode == 2
+    assert b"server.port must be greater than or equal to 0" in done.stderr

@@ -1,0 +1,71 @@
+"""`edgecloud doctor`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .shell import edgecloud
+
+
+def findings(home: Path, **extra: str) -> tuple[int, dict[str, tuple[str, str]]]:
+    done = edgecloud(home, "doctor", "--json", **extra)
+    report = json.loads(done.stdout)
+    assert done.stderr == b""
+    assert report["ok"] == (done.returncode == 0)
+    return done.returncode, {check["name"]: (check["verdict"], check["detail"]) for check in report["checks"]}
+
+
+@pytest.mark.model
+def test_a_healthy_machine(tmp_path: Path) -> None:
+    code, found = findings(tmp_path)
+
+    assert code == 0
+    assert {verdict for verdict, _ in found.values()} == {"ok"}
+    assert "smollm2" in found["model"][1]
+    assert found["threads"] == ("ok", "1, as configured")
+    assert found["server"] == ("ok", "not running")
+    assert "none yet" in found["history"][1]
+
+    text = edgecloud(tmp_path, "doctor").stdout.decode()
+    assert [line.split()[:2] for line in text.splitlines()] == [
+        [verdict, name] for name, (verdict, _) in found.items()
+    ]
+
+
+def test_each_trouble_is_found_beside_the_others(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "edgecloud.db").write_bytes(b"not a database, and long enough to be sure" * 100)
+
+    code, found = findings(tmp_path, EDGECLOUD_MODEL="nope", EDGECLOUD_EMBEDDER="nope")
+    assert code == 1
+    assert {name for name, (verdict, _) in found.items() if verdict == "fail"} == {
+        "model",
+        "memory",
+        "history",
+    }
+    assert found["embedder"][0] == "warn"
+    assert "no model named 'nope'" in found["model"][1]
+    assert "damaged" in found["history"][1]
+
+
+def test_wrong_settings_are_the_only_finding(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("prot = 1\n")
+
+    code, found = findings(tmp_path)
+    assert code == 1
+    assert list(found) == ["settings"]
+    assert "'prot'" in found["settings"][1]
+
+
+def test_offline_with_a_distant_model_is_found(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        "model = 'big'\noffline = true\n[[pool]]\nname = 'big'\nurl = 'http://gpu.example/v1'\nmodel = 'm'\n"
+    )
+
+    code, found = findings(tmp_path)
+    assert code == 1
+    assert found["model"][0] == "fail"
+    assert found["offline"] == ("ok", "on: only this machine is connected to")

@@ -1,0 +1,131 @@
+"""`edgecloud history`."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from edgecloud.app.history import History
+from edgecloud.types import ChatRequest, Message
+
+from .shell import edgecloud
+
+
+@pytest.fixture
+def chats(tmp_path: Path) -> list[str]:
+    """Two chats, the older first."""
+    history = History(tmp_path / "data" / "edgecloud.db")
+    ids = []
+    for prompt, answer in (
+        ("why is the sky blue?", "Light scatters.\x1b[2J"),
+        ("and the sea?", "It reflects."),
+    ):
+        turn = history.begin(ChatRequest((Message("user", prompt),), door="ask"))
+        history.append(turn, 0, answer)
+        history.finish(turn, None, {0: "stop"}, {}, "complete")
+        ids.append(turn.chat_id)
+    history.close()
+    return ids
+
+
+def test_list(tmp_path: Path, chats: list[str]) -> None:
+    lines = edgecloud(tmp_path, "history", "list").stdout.decode().splitlines()
+    assert [line.split()[0] for line in lines] == chats[::-1]
+    assert lines[1].endswith("2  ask  complete  why is the sky blue?")
+
+    (only,) = json.loads(edgecloud(tmp_path, "history", "list", "-n", "1", "--json").stdout)
+    assert (only["id"], only["title"]) == (chats[1], "and the sea?")
+
+
+def test_show_the_last_or_the_named_chat(tmp_path: Path, chats: list[str]) -> None:
+    last = edgecloud(tmp_path, "history", "show").stdout.decode()
+    assert last.endswith("## assistant (auto)\n\nIt reflects.\n")
+
+    first = edgecloud(tmp_path, "history", "show", chats[0][:12])
+    assert b"Light scatters." in first.stdout
+    assert b"\x1b" not in first.stdout
+
+
+def test_search(tmp_path: Path, chats: list[str]) -> None:
+    done = edgecloud(tmp_path, "history", "search", "sky", "blue")
+
+    assert done.stdout.decode().split()[0] == chats[0]
+    assert edgecloud(tmp_path, "history", "search", "absent").stdout == b""
+    assert json.loads(edgecloud(tmp_path, "history", "search", "absent", "--json").stdout) == []
+
+
+def test_export_to_a_private_file_that_is_new(tmp_path: Path, chats: list[str]) -> None:
+    file = tmp_path / "chat.json"
+    done = edgecloud(tmp_path, "history", "export", chats[0], "--json", "-o", str(file))
+
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert json.loads(file.read_text())["summary"]["id"] == chats[0]
+    again = edgecloud(tmp_path, "history", "export", chats[0], "-o", str(file))
+    assert again.returncode == 2
+    assert b"cannot be written: File exists" in again.stderr
+    assert edgecloud(tmp_path, "history", "export").stdout == edgecloud(tmp_path, "history", "show").stdout
+
+
+def test_rm_removes_the_named_and_leaves_no_trace(tmp_path: Path, chats: list[str]) -> None:
+    done = edgecloud(tmp_path, "history", "rm", chats[0])
+
+    assert done.stdout == b"Removed 1 chats with 2 messages.\n"
+    files = list((tmp_path / "data").glob("edgecloud.db*"))
+    assert not [file for file in files if b"scatters" in file.read_bytes()]
+    assert b"the sea" in edgecloud(tmp_path, "history", "list").stdout
+
+
+def test_rm_tells_if_text_could_not_be_wiped_yet(tmp_path: Path, chats: list[str]) -> None:
+    reader = sqlite3.connect(tmp_path / "data" / "edgecloud.db")
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM messages").fetchone()
+
+    done = edgecloud(tmp_path, "history", "rm", *chats)
+    assert b"they are wiped when edgecloud next starts" in done.stdout
+    reader.close()
+    edgecloud(tmp_path, "history", "list")
+
+    files = list((tmp_path / "data").glob("edgecloud.db*"))
+    assert not [file for file in files if b"scatters" in file.read_bytes()]
+
+
+def test_rm_of_everything_asks_first(tmp_path: Path, chats: list[str]) -> None:
+    refused = edgecloud(tmp_path, "history", "rm", "--all", stdin=b"n\n")
+    assert (refused.returncode, refused.stdout) == (130, b"")
+    assert edgecloud(tmp_path, "history", "list").stdout.count(b"\n") == 2
+
+    assert edgecloud(tmp_path, "history", "rm", "--all", "-y").stdout.startswith(b"Removed 2 chats")
+    assert edgecloud(tmp_path, "history", "list").stdout == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (["rm"], 2, "Name the chats"),
+        (["rm", "--all", "chat-1"], 2, "Name the chats"),
+        (["rm", "chat-nope"], 1, "There is no chat 'chat-nope'"),
+        (["show", "chat-nope"], 1, "There is no chat 'chat-nope'"),
+        (["show"], 1, "There are no chats yet"),
+        (["search"], 2, "WORDS"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(tmp_path: Path, arguments: list[str], code: int, part: str) -> None:
+    done = edgecloud(tmp_path, "history", *arguments)
+
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert part.encode() in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_damaged_database_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "edgecloud.db").write_bytes(b"not a database, and long enough to be sure" * 100)
+
+    done = edgecloud(tmp_path, "history", "list")
+    assert done.returncode == 1
+    assert done.stderr == b"edgecloud: edgecloud.db is damaged; move it away and a fresh one is made.\n"

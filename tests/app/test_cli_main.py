@@ -1,0 +1,127 @@
+"""The command line as a whole: what it imports, what it lists, how it ends."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgecloud.app.cli.main import COMMANDS, edgecloud, run
+
+from .shell import COMMAND, environment
+from .shell import edgecloud as edgecloud_process
+
+HEAVY = {"textual", "torch", "llama_cpp", "onnxruntime", "fastapi", "huggingface_hub"}
+HEAVY |= {"pydantic", "numpy", "asyncio", "sqlite3"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["--help"], ["ask", "--help"], ["history", "--help"], []]
+)
+def test_help_and_version_import_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
+    script = f"""
+import sys
+from edgecloud.app.cli.main import run
+try:
+    run({arguments!r})
+finally:
+    print({HEAVY!r} & sys.modules.keys(), file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment(tmp_path)
+    )
+
+    assert done.stderr == "set()\n"
+    assert done.stdout
+
+
+def test_the_version_is_the_packages(tmp_path: Path) -> None:
+    done = edgecloud_process(tmp_path, "--version")
+
+    assert re.fullmatch(rb"edgecloud \d+\.\d+\.\d+\S*\n", done.stdout)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_without_a_command_there_is_help(tmp_path: Path) -> None:
+    done = edgecloud_process(tmp_path)
+
+    assert done.returncode == 0
+    assert all(name.encode() in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run([name, "--help"])
+
+    assert not ended.value.code
+    assert f"Usage: edgecloud {name}" in capsys.readouterr().out
+
+
+def test_the_help_of_ask_and_its_page_document_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(["ask", "--help"])
+
+    help_text = capsys.readouterr().out
+    page = (Path(__file__).parents[2] / "docs" / "ask.md").read_text()
+    for code in ("0", "1", "2", "3", "4", "5", "130", "141"):
+        assert re.search(rf"(^|\s){code}  \w", help_text, re.MULTILINE), code
+        assert f"| {code} |" in page, code
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nope"], ["--nope"], ["ask", "--nope"], ["config", "nope"], ["config", "set"]]
+)
+def test_wrong_usage_is_one_line_and_code_2(tmp_path: Path, arguments: list[str]) -> None:
+    done = edgecloud_process(tmp_path, *arguments)
+
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"edgecloud: ")
+    assert done.stderr.count(b"\n") == 1
+    assert b"--help" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(tmp_path: Path, shell: str) -> None:
+    done = edgecloud_process(tmp_path, "completion", shell)
+
+    assert done.returncode == 0
+    assert b"_EDGECLOUD_COMPLETE" in done.stdout
+
+
+def test_completion_completes(tmp_path: Path) -> None:
+    def complete(words: str) -> list[str]:
+        extra = {"_EDGECLOUD_COMPLETE": "bash_complete", "COMP_WORDS": words}
+        done = edgecloud_process(tmp_path, **extra, COMP_CWORD=str(len(words.split()) - 1))
+        assert done.returncode == 0
+        return [line.partition(",")[2] for line in done.stdout.decode().splitlines()]
+
+    assert complete("edgecloud c") == ["completion", "config"]
+    assert complete("edgecloud ask --max") == ["--max-tokens"]
+
+
+def test_every_command_is_listed_where_it_can_be_found() -> None:
+    assert edgecloud.name == "edgecloud"
+    for name, place in COMMANDS.items():
+        assert place.help.endswith("."), name
+
+
+@pytest.mark.parametrize("arguments", ["config show", "config path", "history list --json", "doctor --json"])
+def test_a_closed_reader_is_code_141(tmp_path: Path, arguments: str) -> None:
+    command = " ".join(COMMAND)
+    script = f"set -o pipefail; {{ sleep 0.1; {command} {arguments}; }} | true"
+
+    done = subprocess.run(["bash", "-c", script], capture_output=True, env=environment(tmp_path))
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["config", "show"], ["history", "list"], ["history", "show"], ["--help"]]
+)
+def test_no_command_writes_escape_codes_into_a_pipe(tmp_path: Path, arguments: list[str]) -> None:
+    done = edgecloud_process(tmp_path, *arguments)
+
+    assert b"\x1b" not in done.stdout + done.stderr
