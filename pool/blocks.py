@@ -65,6 +65,7 @@ class BlockPool:
         self.num_host_blocks = num_host_blocks
         self.caching = caching
         self.prefix = PrefixIndex(chain)
+        self.num_releases = 0
         self._free = list(range(num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._ref_counts = [0] * num_blocks
@@ -140,6 +141,11 @@ class BlockPool:
 
     # --------------------------------------------------------------------------------------- growing, freeing
 
+    def is_writable(self, table: BlockTable, start: int, end: int) -> bool:
+        """Whether the positions `start` to `end` need neither a block nor a copy."""
+        size = self.block_size
+        return end <= len(table.blocks) * size and self._ref_counts[table.blocks[start // size]] == 1
+
     def room(self, table: BlockTable, start: int) -> int:
         """Tokens that can be written from position `start` on with the blocks available now."""
         copies = self._must_copy(table, start)
@@ -192,6 +198,7 @@ class BlockPool:
         return sum(self._ref_counts[block] == 1 for block in table.blocks)
 
     def release(self, table: BlockTable) -> None:
+        self.num_releases += 1
         for block in reversed(table.blocks):
             self._ref_counts[block] -= 1
             if self._ref_counts[block] == 0:

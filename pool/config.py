@@ -40,10 +40,15 @@ class PoolConfig:
             )
 
     @property
+    def num_slots(self) -> int:
+        """Tokens whose KV the whole pool can hold."""
+        return self.num_blocks * self.block_size
+
+    @property
     def max_tokens(self) -> int:
         """Tokens, prompt and answer together, that one choice may ever have."""
         # The last token drawn is never computed, so it needs no slot.
-        return min(self.context, self.num_blocks * self.block_size + 1)
+        return min(self.context, self.num_slots + 1)
 
     def refuse_the_impossible(self, job: Job) -> None:
         """Raise for a job that could never run, however long it waited."""
@@ -57,7 +62,7 @@ class PoolConfig:
                 param="n",
             )
         num_prompt = len(job.prompt)
-        if num_prompt + min(job.max_tokens, 1) > self.max_tokens:
+        if num_prompt > self.num_slots or num_prompt + min(job.max_tokens, 1) > self.max_tokens:
             raise ContextLengthExceeded(num_prompt, self.max_tokens)
         if num_prompt + job.max_tokens > self.max_tokens:
             raise BadRequest(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .admission import Growth
 from .blocks import BlockPool
 from .costs import StepCosts
@@ -28,9 +30,15 @@ class Forecast:
         """Blocks it will hold at its end."""
         return self._pool.blocks_for(sequence.num_tokens + self.num_left(sequence))
 
-    def num_reserved(self, sequence: Sequence) -> int:
-        """Blocks that it has yet to take for tokens that it has."""
-        return max(self._pool.blocks_for(sequence.num_tokens) - len(sequence.table.blocks), 0)
+    def num_reserved(self, running: Iterable[Sequence]) -> int:
+        """Blocks that sequences have yet to take for tokens that they have."""
+        size = self._pool.block_size
+        total = 0
+        for sequence in running:
+            num_lacking = -(-len(sequence.tokens) // size) - len(sequence.table.blocks)
+            if num_lacking > 0:
+                total += num_lacking
+        return total
 
     def growths(self, sequence: Sequence) -> list[Growth]:
         """How it, and the choices that will fork from it, take blocks. A hit's blocks are not its to free."""

@@ -117,18 +117,32 @@ class StepBuilder:
         for sequence, num_tokens in self.planned.items():
             start = sequence.num_computed
             end = start + num_tokens
-            known = sequence.num_tokens
-            num_drafts = max(end - known, 0)
-            tokens.extend(sequence.tokens[start:end])
-            tokens.extend(sequence.drafts[:num_drafts])
-            positions.extend(range(start, end))
-            slots.extend(pool.slots(sequence.table, start, end))
+            num_known = len(sequence.tokens)
+            num_drafts = 0
+            if num_tokens == 1:
+                # The common case, a decode, spelt out: this loop is most of what a step costs.
+                block, offset = divmod(start, pool.block_size)
+                tokens.append(sequence.tokens[start])
+                positions.append(start)
+                slots.append(sequence.table.blocks[block] * pool.block_size + offset)
+            else:
+                num_drafts = max(end - num_known, 0)
+                tokens.extend(sequence.tokens[start:end])
+                tokens.extend(sequence.drafts[:num_drafts])
+                positions.extend(range(start, end))
+                slots.extend(pool.slots(sequence.table, start, end))
             offsets.append(len(tokens))
-            samples = sequence.width if end >= known and sequence.num_left else 0
-            request = sequence.request
-            table = tuple(sequence.table.blocks)
             items.append(
-                Item(sequence.id, request.id, sequence.choice, start, num_tokens, num_drafts, samples, table)
+                Item(
+                    sequence.id,
+                    sequence.request.id,
+                    sequence.choice,
+                    start,
+                    num_tokens,
+                    num_drafts,
+                    sequence.width if end >= num_known and sequence.num_left else 0,
+                    tuple(sequence.table.blocks),
+                )
             )
         return StepPlan(
             self.id,

@@ -66,6 +66,8 @@ class Planner:
         self.preemption = Preemption(self.pool, costs, config.preemption, self.forecast.seconds_left)
         self.counters = Counters()
         self.running: list[Sequence] = []
+        self._peak = 0
+        self._peak_for = (-1, -1)
         self._seen_version = 0
         self._refresh_at = 0
 
@@ -111,13 +113,17 @@ class Planner:
     # ------------------------------------------------------------------------------------ running sequences
 
     def _continue_running(self, step: StepBuilder, now: float) -> None:
-        decodes = [sequence for sequence in self.running if sequence.num_pending == 1]
-        chunks = [sequence for sequence in self.running if sequence.num_pending > 1]
+        decodes: list[Sequence] = []
+        chunks: list[Sequence] = []
+        for sequence in self.running:
+            (decodes if sequence.num_pending == 1 else chunks).append(sequence)
         for index, sequence in enumerate(decodes):
             if sequence.running:
-                spare = step.budget - (len(decodes) - index)
-                num_drafts = min(len(sequence.drafts), spare, sequence.num_left - 1)
-                self._extend(step, sequence, 1 + max(num_drafts, 0), now)
+                num_drafts = 0
+                if sequence.drafts:
+                    spare = step.budget - (len(decodes) - index)
+                    num_drafts = min(len(sequence.drafts), spare, sequence.num_left - 1)
+                self._extend(step, sequence, 1 + num_drafts, now)
         for sequence in chunks:
             if sequence.running and step.budget:
                 self._extend(step, sequence, self._chunk(sequence, step), now)
@@ -125,6 +131,9 @@ class Planner:
     def _extend(self, step: StepBuilder, sequence: Sequence, num_tokens: int, now: float) -> None:
         """Give a running sequence the blocks for its next tokens, or for as many of them as there is room."""
         start = sequence.num_computed
+        if self.pool.is_writable(sequence.table, start, start + num_tokens):
+            step.add(sequence, num_tokens, None)
+            return
         room = self.pool.room(sequence.table, start)
         while room <= 0:
             if not self._make_way(step, sequence, now):
@@ -238,10 +247,17 @@ class Planner:
             urgent = job.deadline - now - self.forecast.seconds_left(sequence) < marks.urgent_slack_s
 
         def peak() -> int:
-            if not growths:
-                growths.extend(growth for other in self.running for growth in self.forecast.growths(other))
-            expected = [*growths, *self.forecast.growths(sequence)]
-            return projected_peak(self.pool.num_used, expected, self.config.block_size)
+            # It only sinks when blocks are given back: no need to work it out again at every step of a wait.
+            known_for = (sequence.id, self.pool.num_releases)
+            if self._peak_for != known_for:
+                if not growths:
+                    growths.extend(
+                        growth for other in self.running for growth in self.forecast.growths(other)
+                    )
+                expected = [*growths, *self.forecast.growths(sequence)]
+                self._peak = projected_peak(self.pool.num_used, expected, self.config.block_size)
+                self._peak_for = known_for
+            return self._peak
 
         return Case(
             num_left=num_left,
@@ -283,7 +299,7 @@ class Planner:
         return len(self._match(sequence)) * self.config.block_size
 
     def _num_reserved(self) -> int:
-        return sum(map(self.forecast.num_reserved, self.running))
+        return self.forecast.num_reserved(self.running)
 
     def _refresh_hits(self) -> None:
         if self._seen_version != self.pool.prefix.version and self.counters.steps >= self._refresh_at:

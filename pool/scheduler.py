@@ -200,7 +200,10 @@ class Scheduler:
         """
         request = root.request
         self.pool.register(root.table, root.tokens, min(root.num_computed, root.num_tokens))
-        branches = [root, *(self._fork(root) for _ in draws[1:])]
+        branches = [root]
+        if len(draws) > 1:
+            branches.extend(self._fork(root) for _ in draws[1:])
+            root.width = 1
         if draws and request.first_token_at is None:
             request.first_token_at = now
         for sequence, draw in zip(branches, draws, strict=bool(draws)):
@@ -215,14 +218,14 @@ class Scheduler:
             if sequence.stopped:
                 self.planner.estimate.observe(sequence.predicted, sequence.num_output)
                 self.planner.leave(sequence)
-        if not root.num_pending:
+        if not draws and not root.num_pending:
             # Nothing was to be drawn (max_tokens 0): the prompt was the work.
             root.stopped = "length"
             self.planner.leave(root)
             result.progress.extend(
                 Progress(request.id, choice, (), "length") for choice in range(request.job.n)
             )
-        if all(sequence.stopped for sequence in request.sequences):
+        if root.stopped and all(sequence.stopped for sequence in request.sequences):
             result.ended.append(self._end(request, "done", now))
 
     def _fork(self, root: Sequence) -> Sequence:

@@ -65,6 +65,7 @@ class Sequence:
         "num_computed",
         "num_hit",
         "num_overtaken",
+        "num_prompt",
         "predicted",
         "rank",
         "request",
@@ -72,6 +73,7 @@ class Sequence:
         "stopped",
         "table",
         "tokens",
+        "width",
     )
 
     def __init__(self, id: int, request: Request, choice: int, tokens: list[int], table: BlockTable) -> None:
@@ -80,6 +82,9 @@ class Sequence:
         self.choice = choice
         self.tokens = tokens
         self.table = table
+        self.num_prompt = len(request.job.prompt)
+        # Choices that it stands for: all of them until the first tokens are drawn.
+        self.width = 1 if request.sequences else request.job.n
         self.num_computed = 0
         # Host blocks that hold the computed tokens; empty unless swapped out.
         self.host: list[int] = []
@@ -109,17 +114,12 @@ class Sequence:
 
     @property
     def num_output(self) -> int:
-        return len(self.tokens) - len(self.request.job.prompt)
+        return len(self.tokens) - self.num_prompt
 
     @property
     def num_left(self) -> int:
         """Output tokens it may still draw."""
         return self.request.job.max_tokens - self.num_output
-
-    @property
-    def width(self) -> int:
-        """Choices that it stands for: all of them until the first tokens are drawn."""
-        return self.request.job.n if len(self.request.sequences) == 1 else 1
 
     @property
     def finished(self) -> bool:

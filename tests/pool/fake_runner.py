@@ -21,7 +21,9 @@ EMPTY: Slot = (-1, -1)
 
 
 def next_token(context: Iterable[Slot], choice: int) -> int:
-    return crc32(array("q", [number for slot in context for number in slot] + [choice]).tobytes()) % VOCABULARY
+    return (
+        crc32(array("q", [number for slot in context for number in slot] + [choice]).tobytes()) % VOCABULARY
+    )
 
 
 def never(token: int) -> bool:
@@ -107,7 +109,9 @@ class FakeRunner:
         """The next token, and one more for each draft that turned out to be right."""
         end = item.start + item.num_tokens
         context = [
-            self.device[item.table[position // self.block_size] * self.block_size + position % self.block_size]
+            self.device[
+                item.table[position // self.block_size] * self.block_size + position % self.block_size
+            ]
             for position in range(end)
         ]
         accepted: list[int] = []
