@@ -21,7 +21,7 @@ from edgecloud.errors import BadRequest, ModelLoadError
 from edgecloud.output import OutputParser, PlainText
 from edgecloud.reasoning import CLOSE, OPEN, ReasoningParser
 from edgecloud.sandbox import MAX_STEPS, TemplateLimit, TemplateRefusal, compile_template, render
-from edgecloud.toolcalls import HERMES, LLAMA3, MISTRAL, ToolCallParser, ToolMarkup, call_constraint
+from edgecloud.toolcalls import HERMES, LLAMA3, MISTRAL, PHI4, ToolCallParser, ToolMarkup, call_constraint
 from edgecloud.turns import (
     calls_as_text,
     front_system,
@@ -49,10 +49,12 @@ class _Habits:
     system: bool = True
     late_system: bool = True
     lone_system: bool = True
-    parts: bool = False
-    arguments_as_text: bool = False
+    parts: bool = False  # content as a list of parts
+    no_tools_is_none: bool = True  # else the variable must be undefined
     tools: bool = False
     calls: bool = True
+    arguments_as_text: bool = False
+    content_is_none: bool = False  # of a message that only calls; else it must be text
 
 
 class ChatTemplate:
@@ -79,7 +81,6 @@ class ChatTemplate:
             raise ModelLoadError(f"The model's chat template cannot be used: {error}.") from error
         except (RecursionError, MemoryError, SyntaxError) as error:
             raise ModelLoadError("The model's chat template is nested too deeply.") from error
-        self._habits = _Habits()
         self._habits = self._find_habits()
         self.family = _family(source)
         self._markup = _markup(source, self.family) if self._habits.tools else None
@@ -228,12 +229,17 @@ class ChatTemplate:
     def _variables(
         self, messages: Sequence[Message], tools: Sequence[Tool], extra: Mapping[str, Any], guard: Marker
     ) -> dict[str, Any]:
+        none_is_passed = self._habits.no_tools_is_none
         names = {call.id: call.name for message in messages for call in message.tool_calls}
         return {
             "documents": None,
             **_guarded(dict(extra), guard),
             "messages": [self._dict(message, names, guard) for message in messages],
-            "tools": [_tool_dict(tool, guard) for tool in tools] or None,
+            **(
+                {"tools": [_tool_dict(tool, guard) for tool in tools] or None}
+                if tools or none_is_passed
+                else {}
+            ),
             "bos_token": self.bos,
             "eos_token": self._eos,
         }
@@ -241,10 +247,11 @@ class ChatTemplate:
     def _dict(self, message: Message, names: Mapping[str, str], guard: Marker) -> dict[str, Any]:
         role = message.role if message.role in _ROLES else guard(message.role, whole=True)
         content: Any = guard(message.content)
-        result: dict[str, Any] = {
-            "role": role,
-            "content": [{"type": "text", "text": content}] if self._habits.parts else content,
-        }
+        if self._habits.content_is_none and message.tool_calls and not content:
+            content = None
+        elif self._habits.parts:
+            content = [{"type": "text", "text": content}]
+        result: dict[str, Any] = {"role": role, "content": content}
         name = message.name or names.get(message.tool_call_id or "")
         if name:
             result["name"] = guard(name, whole=True)
@@ -311,33 +318,37 @@ class ChatTemplate:
     def _find_habits(self) -> _Habits:
         """Render small conversations with known words, and see which come out."""
         user, answer = Message("user", "zqUser"), Message("assistant", "zqAnswer")
-        system = Message("system", "zqSystem")
-        if not self._shows("zqUser", [user]):
-            self._habits = replace(self._habits, parts=True)
-            if not self._shows("zqUser", [user]):
-                self._habits = replace(self._habits, parts=False)
-        call = ToolCall("zqCall0001", "zqName", '{"zqKey": "zqValue"}')
-        calling = Message("assistant", "", tool_calls=(call,))
+        system, late = Message("system", "zqSystem"), Message("system", "zqLate")
         tool = Tool("zqTool", "zqAbout", {"type": "object", "properties": {}})
-        found = replace(
-            self._habits,
-            system=self._shows("zqSystem", [system, user]),
-            late_system=self._shows("zqSystem", [user, answer, system, user]),
-            lone_system=self._shows("zqSystem", [system]),
-            tools=self._shows("zqTool", [user], (tool,)),
+        basics = [_Habits(parts=p, no_tools_is_none=n) for p in (False, True) for n in (True, False)]
+        taken = (
+            habits
+            for turns in ([system, user], [user])
+            for habits in basics
+            if "zqUser" in (self._try(turns, (), habits) or "")
         )
-        written = self._try([user, calling, Message("tool", "zqResult", tool_call_id=call.id)], (tool,))
-        if written is None or "zqValue" not in written or "'zqValue'" in written:
-            self._habits = replace(found, arguments_as_text=True)
-            again = self._try([user, calling], (tool,))
-            as_text = again is not None and '"zqValue"' in again
-            found = replace(found, arguments_as_text=as_text, calls=as_text or "zqValue" in (written or ""))
-        return found
+        habits = next(taken, _Habits())
+        with_late = self._try([system, user, answer, late, user], (), habits) or ""
+        habits = replace(
+            habits,
+            system="zqSystem" in (self._try([system, user], (), habits) or ""),
+            late_system="zqSystem" in with_late and "zqLate" in with_late,
+            lone_system="zqSystem" in (self._try([system], (), habits) or ""),
+            tools="zqTool" in (self._try([user], (tool,), habits) or ""),
+        )
+        call = ToolCall("zqCall0001", "zqName", '{"zqKey": "zqValue"}')
+        calling = [user, Message("assistant", "", tool_calls=(call,))]
+        for written in (habits, replace(habits, arguments_as_text=True)):
+            # Python's way to print an object, with single quotes, is no way to write arguments.
+            shown = self._try(calling, (tool,), written) or ""
+            if "zqValue" in shown and "'zqValue'" not in shown:
+                with_none = self._try(calling, (tool,), replace(written, content_is_none=True)) or "None"
+                return replace(written, content_is_none="None" not in with_none)
+        return replace(habits, calls=False)
 
-    def _shows(self, word: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> bool:
-        return word in (self._try(messages, tools) or "")
-
-    def _try(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str | None:
+    def _try(self, messages: Sequence[Message], tools: Sequence[Tool], habits: _Habits) -> str | None:
+        """What the template makes of this with these habits; None if it refuses."""
+        self._habits = habits
         variables = self._variables(messages, tools, {}, lambda text, whole=False: text)
         variables["add_generation_prompt"] = True
         try:
@@ -389,7 +400,9 @@ def _guarded(value: Any, guard: Marker) -> Any:
 
 # --------------------------------------------------------------------------------------------------- families
 
-_MARKUP_TEXTS = frozenset({OPEN, CLOSE, HERMES.open, HERMES.close, LLAMA3.open, MISTRAL.open})
+_MARKUP_TEXTS = frozenset(
+    {OPEN, CLOSE, HERMES.open, HERMES.close, PHI4.open, PHI4.close, LLAMA3.open, MISTRAL.open}
+)
 
 
 def _family(source: str) -> str:
@@ -415,4 +428,6 @@ def _markup(source: str, family: str) -> ToolMarkup | None:
         return None if "[ARGS]" in source else MISTRAL
     if HERMES.open in source:
         return None if "<function=" in source or "<arg_key>" in source else HERMES
+    if PHI4.open in source:
+        return PHI4
     return LLAMA3 if family == "llama3" else None

@@ -37,6 +37,7 @@ class ToolMarkup:
 
 
 HERMES = ToolMarkup(open="<tool_call>", close="</tool_call>")
+PHI4 = ToolMarkup(open="<|tool_call|>", close="<|/tool_call|>")
 LLAMA3 = ToolMarkup(open="<|python_tag|>", separator=";", bare=True, key="parameters")
 MISTRAL = ToolMarkup(open="[TOOL_CALLS]", close="]", separator=",", array=True)
 

@@ -165,6 +165,16 @@ class TestReasoning:
 
 
 class TestToolCalls:
+    def test_bookkeeping_does_not_grow_with_the_answer(self):
+        output = ChoiceOutput(0, stops=("###",), parser=ReasoningParser(ToolCallParser(HERMES)))
+        for _ in range(1000):
+            output.push(b"word <")
+        assert len(output._recent) + len(output._tokens) < 20
+
+    def test_held_text_that_looks_like_shown_text_keeps_its_own_tokens(self):
+        deltas = run(["<to", "<tool", " x"], parser=ToolCallParser(HERMES), with_logprobs=True)
+        assert tokens_of(deltas) == [("<to", ["<to"]), ("<tool x", ["<tool", " x"])]
+
     def test_calls_end_the_choice_with_tool_calls(self):
         deltas = run(
             ['<tool_call>{"name": "f", "arguments": {}}</tool_call>'], parser=ToolCallParser(HERMES), index=3

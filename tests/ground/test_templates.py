@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -30,6 +31,18 @@ VOCABULARIES = {
         frozenset({"[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"}),
     ),
     "gemma": ("<bos>", "<eos>", frozenset({"<start_of_turn>", "<end_of_turn>"})),
+    "phi4": (
+        "",
+        "<|end|>",
+        frozenset(
+            {"<|user|>", "<|assistant|>", "<|system|>", "<|tool_call|>", "<|/tool_call|>", "<|endoftext|>"}
+        ),
+    ),
+    "deepseek": (
+        "<｜begin▁of▁sentence｜>",
+        "<｜end▁of▁sentence｜>",
+        frozenset({"<｜User｜>", "<｜Assistant｜>", "<｜tool▁call▁end｜>"}),
+    ),
     "parts": (
         "",
         "<|end|>",
@@ -37,7 +50,7 @@ VOCABULARIES = {
     ),
 }
 ALL = sorted(VOCABULARIES)
-WITH_TOOLS = ["hermes", "qwen3", "llama3", "mistral"]
+WITH_TOOLS = ["hermes", "qwen3", "llama3", "mistral", "phi4"]
 
 WEATHER = Tool(
     "get_weather",
@@ -47,6 +60,7 @@ WEATHER = Tool(
 CALL = ToolCall("abcDEF123", "get_weather", '{"city": "Oslo"}')
 
 
+@functools.cache
 def make_template(name):
     bos, eos, control = VOCABULARIES[name]
     return ChatTemplate((FOLDER / f"{name}.jinja").read_text(), bos=bos, eos=eos, control_tokens=control)
@@ -231,6 +245,18 @@ class TestShapes:
         )
         assert "<|im_start|>user\nResult: 4<|im_end|>" in text
 
+    def test_a_template_that_mistakes_none_for_tools_gets_no_variable(self):
+        assert prompt("phi4", system("s"), user("u")) == "<|system|>s<|end|><|user|>u<|end|><|assistant|>"
+
+    def test_a_message_that_only_calls_has_no_content_of_its_own(self):
+        text = prompt("deepseek", user("?"), assistant("", tool_calls=(CALL,)), add_generation_prompt=False)
+        assert text.count("<｜Assistant｜>") == 1
+        assert '{"city": "Oslo"}' in text
+
+    def test_no_system_message_is_lost_where_only_the_last_would_count(self):
+        text = prompt("deepseek", system("one"), user("?"), assistant("!"), system("two"), user("?"))
+        assert text.startswith("<｜begin▁of▁sentence｜>one\n\ntwo<｜User｜>")
+
     def test_calls_come_one_by_one_where_the_template_takes_no_two(self):
         calls = (CALL, ToolCall("second123", "get_weather", '{"city": "Rome"}'))
         results = [
@@ -377,7 +403,7 @@ class TestTools:
 class TestFamilies:
     @pytest.mark.parametrize(
         ("name", "family"),
-        [(name, name) for name in ("chatml", "hermes", "qwen3", "llama3", "mistral", "gemma")]
+        [(name, name) for name in ("chatml", "hermes", "qwen3", "llama3", "mistral", "gemma", "deepseek")]
         + [("parts", "other")],
     )
     def test_a_family_is_known_by_its_marks(self, name, family):
@@ -385,7 +411,7 @@ class TestFamilies:
 
     @pytest.mark.parametrize("name", ALL)
     def test_only_thinking_templates_reason(self, name):
-        assert make_template(name).reasoning == (name == "qwen3")
+        assert make_template(name).reasoning == (name in ("qwen3", "deepseek"))
 
     def test_markup_that_is_a_control_token_is_named_for_the_detokenizer(self):
         assert make_template("mistral").markup_tokens == {"[TOOL_CALLS]"}

@@ -161,6 +161,11 @@ class TestShapesOfCalls:
         assert text_of(parse(parser, every(text, 3))) == text
         assert not parser.made_calls
 
+    def test_half_a_closing_tag_at_the_end_is_not_text(self):
+        found = parse(ToolCallParser(HERMES), ['<tool_call>{"name": "f", "arguments": {}}\n</tool'])
+        assert calls_of(found) == [("f", "{}")]
+        assert text_of(found) == ""
+
     def test_a_call_behind_a_malformed_one_is_still_found(self):
         found = parse(ToolCallParser(HERMES), ["<tool_call>oops " + WRITTEN[HERMES]])
         assert text_of(found) == "<tool_call>oops "
