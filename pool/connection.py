@@ -197,10 +197,6 @@ class Connection:
         self, response: aiohttp.ClientResponse, path: str, patience: Patience
     ) -> EdgeCloudError:
         status = response.status
-        if 200 < status < 300:
-            return UpstreamError(
-                f"{self.name} answered with status {status} where 200 was due.", upstream_status=status
-            )
         if 300 <= status < 400:
             # Following would carry the key and the prompt to a host that no one configured.
             return UpstreamError(

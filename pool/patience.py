@@ -51,6 +51,10 @@ class Patience:
         Raises `DeadlineExceeded` at the caller's limit, else `UpstreamError`: after `silence_s` seconds of
         this wait, described by `silence` ("did not answer"), or at the upstream's own limit.
         """
+        if self.left_s <= 0:
+            # An upstream that keeps sending would never be waited for long enough to notice.
+            work.close()
+            raise self._given_up(silence_s, silence)
         silent_since = self._clock()
         task = asyncio.ensure_future(work)
         try:

@@ -57,6 +57,7 @@ class Upstream:
     url: str
     calls: list[Call] = field(default_factory=list)
     connections: int = 0
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def chunked(part: bytes) -> bytes:
@@ -93,9 +94,13 @@ async def upstream(script: Script) -> AsyncIterator[Upstream]:
             while True:
                 call = await read_call(reader, writer)
                 running.calls.append(call)
+                running.asked.set()
                 watching = asyncio.create_task(watch(reader, call.gone))
                 try:
                     await script(call)
+                except ConnectionError:
+                    call.gone.set()
+                    raise
                 finally:
                     watching.cancel()
                     with suppress(asyncio.CancelledError):
