@@ -56,6 +56,9 @@ class RemoteEngine:
         self._connection = Connection(entry, offline=settings.offline)
         self._clock = clock
         self._context: int | None = None
+        # Where the tokens of a chat are counted: ours and llama-server's page, then vLLM's. One that isn't there
+        # is not asked again.
+        self._counters = [("chat/completions/input_tokens", "input_tokens"), ("/tokenize", "count")]
 
     @property
     def name(self) -> str:
@@ -103,9 +106,7 @@ class RemoteEngine:
             self._connection.permit(offline=request.offline)
             if request.prompt is not None:
                 return len(await self.tokenize(request.prompt, add_special=True))
-            body = openai_chat.encode(request, self._entry.model, stream=False)
-            answer = await self._aside("POST", "/tokenize", body)
-            return _integer(answer.get("count"))
+            return await self._count_chat(request)
         except EdgeCloudError:
             return estimate_tokens(request)
 
@@ -266,6 +267,18 @@ class RemoteEngine:
             if needs and error.upstream_status in (404, 405):
                 raise NotSupported(f"{self.name} does not {needs}.") from None
             raise self._connection.redact(error) from error.__cause__
+
+    async def _count_chat(self, request: ChatRequest) -> int:
+        body = openai_chat.encode(request, self._entry.model, stream=False)
+        for counter in list(self._counters):
+            path, key = counter
+            try:
+                return _integer((await self._aside("POST", path, body)).get(key))
+            except UpstreamError as error:
+                if error.upstream_status not in (404, 405):
+                    raise
+                self._counters.remove(counter)
+        raise NotSupported(f"{self.name} does not count tokens.")
 
     async def _touch(self, path: str) -> None:
         self._connection.permit()

@@ -28,6 +28,7 @@ OFFENCES = {
     "No circles, at any depth": ("edgecloud.wire.planted", "edgecloud.http"),
     "Only local_engine/llama.py touches llama.cpp": ("edgecloud.local_engine.planted_llama", "llama_cpp"),
     "torch and triton only under kernels and pool": ("edgecloud.planted_torch", "torch"),
+    "The remote engine needs no torch, whatever it imports": ("edgecloud.pool.patience_planted", "triton"),
     "textual only under app/tui": ("edgecloud.app.cli.planted", "textual"),
     "FastAPI only where HTTP is served": ("edgecloud.app.planted", "fastapi"),
     "SQL only where tables live": ("edgecloud.app.planted_sql", "sqlite3"),
@@ -49,6 +50,8 @@ def test_every_contract_can_be_broken(run_on_wheel: Run, unpacked: Path, tmp_pat
     copy = shutil.copytree(unpacked, tmp_path / "copy")
     for importer, imported in OFFENCES.values():
         module_file(copy, importer).write_text(f"import {imported}\n")
+    with module_file(copy, "edgecloud.pool.client").open("a") as client:
+        client.write("import edgecloud.pool.patience_planted\n")
     module_file(copy, "edgecloud.http.planted_back").write_text("import edgecloud.wire\n")
 
     report = run_on_wheel(*LINT, "--no-cache", path=copy)
@@ -99,8 +102,10 @@ sys.meta_path.insert(0, Watch())
 """
 
 
-def test_the_pool_package_never_reaches_for_torch_at_import(run_on_wheel: Run) -> None:
-    probe = run_on_wheel("-c", WATCH + "import edgecloud.pool; print(Watch.seen & {'torch', 'triton'})")
+def test_neither_the_pool_package_nor_its_client_reaches_for_torch_at_import(run_on_wheel: Run) -> None:
+    probe = run_on_wheel(
+        "-c", WATCH + "import edgecloud.pool, edgecloud.pool.client; print(Watch.seen & {'torch', 'triton'})"
+    )
 
     assert (probe.stdout, probe.stderr) == ("set()\n", "")
 

@@ -298,6 +298,18 @@ async def test_tokens_come_from_the_upstreams_tokenizer() -> None:
         assert await engine.count_tokens(make_request(messages=(), prompt=(5, 6))) == 2
 
 
+async def test_a_page_that_is_not_there_is_not_asked_for_again() -> None:
+    async with talking(router(tokenize={"count": 21})) as (engine, server):
+        assert await engine.count_tokens(make_request()) == 21
+        assert await engine.count_tokens(make_request()) == 21
+
+    assert [call.path for call in server.calls] == [
+        "/v1/chat/completions/input_tokens",
+        "/tokenize",
+        "/tokenize",
+    ]
+
+
 async def test_half_a_character_cannot_be_told() -> None:
     async with talking(router(detokenize={"content": "\ufffd"})) as (engine, _):
         with pytest.raises(NotSupported, match="no whole character"):
