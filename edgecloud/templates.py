@@ -8,10 +8,8 @@ nothing in them is lost.
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
@@ -21,6 +19,7 @@ from edgecloud.errors import BadRequest, ModelLoadError
 from edgecloud.output import OutputParser, PlainText
 from edgecloud.reasoning import CLOSE, OPEN, ReasoningParser
 from edgecloud.sandbox import MAX_STEPS, TemplateLimit, TemplateRefusal, compile_template, render
+from edgecloud.template_variables import Guard, Habits, append_to_content, template_variables
 from edgecloud.toolcalls import HERMES, LLAMA3, MISTRAL, PHI4, ToolCallParser, ToolMarkup, call_constraint
 from edgecloud.turns import (
     calls_as_text,
@@ -35,26 +34,8 @@ from edgecloud.types import Constraint, Message, NamedTool, Tool, ToolCall, Tool
 __all__ = ["ChatTemplate", "Segment"]
 
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
-_ROLES = frozenset({"system", "user", "assistant", "tool"})
 _PROBE_STEPS = 50_000
 _TURN_STEPS = 100  # what each message adds to a render's budget
-
-Marker = Callable[..., str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Habits:
-    """What the template was found to take."""
-
-    system: bool = True
-    late_system: bool = True
-    lone_system: bool = True
-    parts: bool = False  # content as a list of parts
-    no_tools_is_none: bool = True  # else the variable must be undefined
-    tools: bool = False
-    calls: bool = True
-    arguments_as_text: bool = False
-    content_is_none: bool = False  # of a message that only calls; else it must be text
 
 
 class ChatTemplate:
@@ -212,8 +193,7 @@ class ChatTemplate:
                 messages, tools, extra, lambda text, whole=False: self._control.mark(text, mark, whole=whole)
             )
         if continue_final:
-            final = variables["messages"][-1]
-            final["content"] = _append(final["content"], end)
+            append_to_content(variables["messages"][-1], end)
         variables["add_generation_prompt"] = add_generation_prompt
         text = self._run(variables, sum(map(len, texts)), MAX_STEPS + _TURN_STEPS * len(messages))
         if continue_final:
@@ -227,69 +207,10 @@ class ChatTemplate:
         return self._control.segments(text, mark)
 
     def _variables(
-        self, messages: Sequence[Message], tools: Sequence[Tool], extra: Mapping[str, Any], guard: Marker
+        self, messages: Sequence[Message], tools: Sequence[Tool], extra: Mapping[str, Any], guard: Guard
     ) -> dict[str, Any]:
-        none_is_passed = self._habits.no_tools_is_none
-        names = {call.id: call.name for message in messages for call in message.tool_calls}
-        return {
-            "documents": None,
-            **_guarded(dict(extra), guard),
-            "messages": [self._dict(message, names, guard) for message in messages],
-            **(
-                {"tools": [_tool_dict(tool, guard) for tool in tools] or None}
-                if tools or none_is_passed
-                else {}
-            ),
-            "bos_token": self.bos,
-            "eos_token": self._eos,
-        }
-
-    def _dict(self, message: Message, names: Mapping[str, str], guard: Marker) -> dict[str, Any]:
-        role = message.role if message.role in _ROLES else guard(message.role, whole=True)
-        content: Any = guard(message.content)
-        if self._habits.content_is_none and message.tool_calls and not content:
-            content = None
-        elif self._habits.parts:
-            content = [{"type": "text", "text": content}]
-        result: dict[str, Any] = {"role": role, "content": content}
-        name = message.name or names.get(message.tool_call_id or "")
-        if name:
-            result["name"] = guard(name, whole=True)
-        if message.tool_call_id:
-            result["tool_call_id"] = guard(self._call_id(message.tool_call_id))
-        if message.reasoning:
-            result["reasoning_content"] = guard(message.reasoning)
-        if message.tool_calls:
-            result["tool_calls"] = [
-                {
-                    "id": guard(self._call_id(call.id)),
-                    "type": "function",
-                    "function": {
-                        "name": guard(call.name),
-                        "arguments": self._arguments(call, guard),
-                    },
-                }
-                for call in message.tool_calls
-            ]
-        return result
-
-    def _arguments(self, call: ToolCall, guard: Marker) -> Any:
-        if not self._habits.arguments_as_text:
-            try:
-                arguments = json.loads(call.arguments or "{}")
-            except (ValueError, RecursionError):
-                arguments = None
-            if isinstance(arguments, dict):
-                return _guarded(arguments, guard)
-        return guard(call.arguments)
-
-    def _call_id(self, call_id: str) -> str:
-        """The id; for Mistral's templates, which take only nine letters and digits, a stand-in if need be."""
-        if MISTRAL.open not in self._source or (
-            len(call_id) == 9 and call_id.isascii() and call_id.isalnum()
-        ):
-            return call_id
-        return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
+        variables = template_variables(messages, tools, extra, self._habits, guard)
+        return {**variables, "bos_token": self.bos, "eos_token": self._eos}
 
     def _run(self, variables: Mapping[str, Any], input_chars: int, max_steps: int) -> str:
         try:
@@ -315,19 +236,24 @@ class ChatTemplate:
 
     # ------------------------------------------------------------------------------------------------ probing
 
-    def _find_habits(self) -> _Habits:
+    def _find_habits(self) -> Habits:
         """Render small conversations with known words, and see which come out."""
         user, answer = Message("user", "zqUser"), Message("assistant", "zqAnswer")
         system, late = Message("system", "zqSystem"), Message("system", "zqLate")
         tool = Tool("zqTool", "zqAbout", {"type": "object", "properties": {}})
-        basics = [_Habits(parts=p, no_tools_is_none=n) for p in (False, True) for n in (True, False)]
+        short_ids = MISTRAL.open in self._source
+        basics = [
+            Habits(parts=parts, no_tools_is_none=none, short_ids=short_ids)
+            for parts in (False, True)
+            for none in (True, False)
+        ]
         taken = (
             habits
             for turns in ([system, user], [user])
             for habits in basics
             if "zqUser" in (self._try(turns, (), habits) or "")
         )
-        habits = next(taken, _Habits())
+        habits = next(taken, basics[0])
         with_late = self._try([system, user, answer, late, user], (), habits) or ""
         habits = replace(
             habits,
@@ -346,7 +272,7 @@ class ChatTemplate:
                 return replace(written, content_is_none="None" not in with_none)
         return replace(habits, calls=False)
 
-    def _try(self, messages: Sequence[Message], tools: Sequence[Tool], habits: _Habits) -> str | None:
+    def _try(self, messages: Sequence[Message], tools: Sequence[Tool], habits: Habits) -> str | None:
         """What the template makes of this with these habits; None if it refuses."""
         self._habits = habits
         variables = self._variables(messages, tools, {}, lambda text, whole=False: text)
@@ -361,41 +287,12 @@ class _Refused(BadRequest):
     """The template did not take the messages in this shape; another may do."""
 
 
-# ---------------------------------------------------------------------------------------------------- helpers
-
-
 def _check_continuable(messages: Sequence[Message]) -> None:
     if not messages or messages[-1].role != "assistant" or messages[-1].tool_calls:
         raise BadRequest(
             "continue_final_message needs an assistant message without tool calls at the end.",
             param="continue_final_message",
         )
-
-
-def _append(content: Any, text: str) -> Any:
-    return content + text if isinstance(content, str) else [{**content[0], "text": content[0]["text"] + text}]
-
-
-def _tool_dict(tool: Tool, guard: Marker) -> dict[str, Any]:
-    function = {
-        "name": guard(tool.name),
-        "description": guard(tool.description),
-        "parameters": _guarded(dict(tool.parameters) or {"type": "object", "properties": {}}, guard),
-    }
-    return {"type": "function", "function": function}
-
-
-def _guarded(value: Any, guard: Marker) -> Any:
-    """A copy of JSON-like data with every string guarded, keys too."""
-    if isinstance(value, str):
-        return guard(value)
-    if isinstance(value, Mapping):
-        return {
-            guard(key) if isinstance(key, str) else key: _guarded(item, guard) for key, item in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_guarded(item, guard) for item in value]
-    return value
 
 
 # --------------------------------------------------------------------------------------------------- families

@@ -299,6 +299,20 @@ class TestShapes:
         template = ChatTemplate("{{ note }}", control_tokens=CHATML)
         assert template.render([], extra={"note": "<|im_end|>"}) == (Segment("<|im_end|>", False),)
 
+    def test_a_token_that_template_and_user_would_spell_together_is_text(self):
+        before = ChatTemplate("<|{{ messages[0].content }}", control_tokens=CHATML)
+        assert before.render([user("im_end|> x")]) == (Segment("<|im_end|>", False), Segment(" x", True))
+        behind = ChatTemplate("{{ messages[0].content }}end|>", control_tokens=CHATML)
+        assert behind.render([user("x <|im_")]) == (Segment("x ", True), Segment("<|im_end|>", False))
+
+    def test_spellings_that_overlap_are_text_together(self):
+        template = ChatTemplate("{{ messages[0].content }}", control_tokens=frozenset({"<ab", "b>>", "<ab>"}))
+        assert template.render([user("x<ab>>y")]) == (
+            Segment("x", True),
+            Segment("<ab>>", False),
+            Segment("y", True),
+        )
+
     def test_only_an_assistants_text_can_be_left_open(self):
         with pytest.raises(BadRequest, match="continue_final_message"):
             prompt("chatml", user("hi"), continue_final=True)
