@@ -56,8 +56,8 @@ class RemoteEngine:
         self._connection = Connection(entry, offline=settings.offline)
         self._clock = clock
         self._context: int | None = None
-        # Where the tokens of a chat are counted: ours and llama-server's page, then vLLM's. One that isn't there
-        # is not asked again.
+        # Where a chat's tokens are counted: ours and llama-server's page, then vLLM's. One that isn't there is
+        # not asked again.
         self._counters = [("chat/completions/input_tokens", "input_tokens"), ("/tokenize", "count")]
 
     @property

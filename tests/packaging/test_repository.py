@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -20,12 +21,18 @@ def sources(rooms: dict[str, Path]) -> list[Path]:
     return [path for folder in rooms.values() for path in folder.rglob("*.py")]
 
 
+def first_sentence(source: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
+    return " ".join(docstring.split("\n\n")[0].split())
+
+
 def test_the_architecture_page_has_one_line_for_every_file(rooms: dict[str, Path]) -> None:
     listed = LINE.findall(ARCHITECTURE.read_text())
     # A folder's heading speaks for its __init__.py.
     files = {path.relative_to(ROOT).as_posix() for path in sources(rooms) if path.name != "__init__.py"}
 
-    assert sorted(files - set(listed)) == [], "not in docs/architecture.md"
+    missing = [f"- `{name}`: {first_sentence(ROOT / name)}" for name in sorted(files - set(listed))]
+    assert missing == [], "add these lines to docs/architecture.md:\n" + "\n".join(missing)
     assert sorted(set(listed) - files) == [], "in docs/architecture.md, but gone"
     assert len(listed) == len(set(listed))
 
