@@ -15,8 +15,9 @@ import shutil
 import statistics
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -93,8 +94,8 @@ def tune(
 ) -> Tuning:
     """Measure `model` (resolved with `tuned=False`) and candidates, and keep the fastest within the bound.
 
-    `kl_bound` is in nats a token. Raises `BadRequest` for a model or candidate that can't be tuned, `StorageError`
-    without room on the disk, `ModelLoadError` without room in memory. Whatever happens, no half file stays.
+    `kl_bound` is in nats a token. Raises `BadRequest` for a model or candidate that can't be tuned,
+    `StorageError` without room on the disk, `ModelLoadError` without room in memory. No half file stays.
     """
     if model.kind != "chat":
         raise BadRequest(f"{model.name} is an embedding model; only chat models are tuned.", param="model")
@@ -113,6 +114,8 @@ def tune(
     try:
         workshop.mkdir(parents=True)
         say(f"{model.name}: {info.file_type}, {choice.count} threads ({choice.reason}), load {_load():.2f}")
+        if _load() > choice.count / 2:
+            say("The machine is busy with other work: what is measured now may not hold later.")
         bench = _Bench(model, info, workshop, choice.count, settings.local.gpu_layers, rounds, say)
         rows, winner = bench.run(names, kl_bound)
         tuning = Tuning(rows, winner.stem if winner else None, kl_bound, choice.count, choice.reason, _load())
@@ -122,6 +125,25 @@ def tune(
         raise StorageError(f"The tuned copy can't be written: {error.strerror or error}.") from None
     finally:
         shutil.rmtree(workshop, ignore_errors=True)
+
+
+def as_json(tuning: Tuning) -> dict[str, Any]:
+    """The measurement as plain values; tuples by the names of their fields."""
+    rows = [
+        {**asdict(row), "speed": row.speed._asdict(), "divergence": row.divergence._asdict()}
+        for row in tuning.rows
+    ]
+    return {**asdict(tuning), "rows": rows}
+
+
+def read_report(copy: Path) -> Row | None:
+    """What was measured of a tuned copy when it was kept; None if the report is gone or another version's."""
+    try:
+        rows = json.loads(copy.with_name(REPORT).read_text())["rows"]
+        row = next(row for row in rows if row["quant"] == copy.stem)
+        return Row(**{**row, "speed": Speed(**row["speed"]), "divergence": Divergence(**row["divergence"])})
+    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        return None
 
 
 def undo(model: ModelFile) -> bool:
@@ -185,8 +207,8 @@ class _Bench:
             self._quant, self._size, _median(self._original_speeds), Divergence(0.0, 1.0), 1.0, "original"
         )
         if kept is None:
-            first = Row(*_values(first)[:-1], verdict="kept: the original")
-        rows = [Row(*_values(row)[:-1], verdict=_verdict(row, kept)) for row in measured]
+            first = replace(first, verdict="kept")
+        rows = [replace(row, verdict=_verdict(row, kept)) for row in measured]
         return (first, *rows), kept
 
     def _quantized(self, name: str) -> Path:
@@ -247,10 +269,6 @@ def _verdict(row: Row, kept: Path | None) -> str:
     return "kept" if kept is not None and kept.stem == row.quant else "slower than the one kept"
 
 
-def _values(row: Row) -> tuple[str, int, Speed, Divergence, float, str]:
-    return row.quant, row.size, row.speed, row.divergence, row.gain, row.verdict
-
-
 def _median(speeds: Sequence[Speed]) -> Speed:
     return Speed(*(statistics.median(column) for column in zip(*speeds, strict=True)))
 
@@ -264,7 +282,7 @@ def _keep(model: ModelFile, winner: Path | None, tuning: Tuning) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with winner.open("rb") as written:
         os.fsync(written.fileno())
-    (folder / REPORT).write_text(json.dumps(asdict(tuning), indent=1))
+    (folder / REPORT).write_text(json.dumps(as_json(tuning), indent=1))
     os.replace(winner, folder / winner.name)
     for other in folder.glob("*.gguf"):
         if other.name != winner.name:

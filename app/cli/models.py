@@ -1,0 +1,258 @@
+"""`edgecloud models`: which models there are, getting and removing them, choosing one, making one fast."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .shell import State, neutral, note, print_json, print_table, print_text, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edgecloud.models import ModelFile
+
+    from ...local_engine.tune import Tuning
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+
+
+@click.group()
+def models() -> None:
+    """List, get, choose and tune models.
+
+    A model is smollm2 (the starter), a path to a .gguf file, hf:owner/repo:QUANT, or a name that `models list`
+    shows.
+    """
+
+
+@models.command("list")
+@AS_JSON
+@click.pass_obj
+def list_(state: State, as_json: bool) -> None:
+    """List the models that are here: name, kind, size, and which are in use."""
+    from edgecloud.models import survey
+
+    settings = state.settings()
+    found = survey(settings)
+    roles = {model.name: _role(model, settings.model, settings.embedder) for model in found.models}
+    if as_json:
+        print_json([_facts(model) | {"role": roles[model.name]} for model in found.models])
+    else:
+        print_table(
+            [
+                (
+                    model.name,
+                    model.kind,
+                    size(model.size),
+                    " ".join(filter(None, (roles[model.name], model.variant))),
+                )
+                for model in found.models
+            ]
+        )
+    for problem in found.problems:
+        note(problem.message)
+
+
+@models.command()
+@click.argument("name", required=False)
+@AS_JSON
+@click.pass_obj
+def info(state: State, name: str | None, as_json: bool) -> None:
+    """Show what a model is: size, context, memory for the conversation, and its tuned copy if it has one."""
+    from edgecloud.models import resolve
+
+    settings = state.settings()
+    model = resolve(name or settings.model, settings)
+    facts = _facts(model)
+    if model.path.suffix != ".onnx":
+        facts |= _gguf_facts(model)
+    if as_json:
+        print_json(facts)
+    else:
+        facts["size"] = size(model.size)
+        shown = {key.replace("_", " "): str(value) for key, value in facts.items() if value not in (None, "")}
+        print_table(list(shown.items()))
+
+
+@models.command()
+@click.argument("spec")
+@click.pass_obj
+def pull(state: State, spec: str) -> None:
+    """Get a model: hf:owner/repo:QUANT. What an interrupted pull got is kept and continued."""
+    from edgecloud import models as files
+
+    with _bar() as progress:
+        model = files.pull(spec, state.settings(), progress)
+    print_text(model.name)
+    note(f"{size(model.size)}; ask it with: edgecloud ask -m {model.name} …")
+
+
+@models.command()
+@click.argument("name")
+@click.pass_obj
+def rm(state: State, name: str) -> None:
+    """Remove a pulled model and its tuned copy."""
+    from edgecloud.models import remove
+
+    settings = state.settings()
+    model = remove(name, settings)
+    note(f"Removed {model.name} ({size(model.size)}).")
+    if model.name in (settings.model, settings.embedder):
+        note(
+            f"{model.name} is still what your settings ask for; choose another: edgecloud models default NAME"
+        )
+
+
+@models.command()
+@click.argument("name", required=False)
+@click.pass_obj
+def default(state: State, name: str | None) -> None:
+    """Choose the model that answers (or, if it is one, the embedder); without NAME, show it."""
+    from edgecloud.models import set_default
+
+    settings = state.settings()
+    if name is None:
+        print_text(settings.model)
+        return
+    model = set_default(name, settings)
+    note(f"{model.name} is now the default {'model' if model.kind == 'chat' else 'embedder'}.")
+
+
+@models.command()
+@click.argument("name", required=False)
+@click.option("--undo", is_flag=True, help="Forget the tuned copy.")
+@click.option(
+    "--kl", type=click.FloatRange(0), help="How far answers may stray, in nats a token.  [default: 0.02]"
+)
+@click.option("--try", "candidates", metavar="TYPES", help="Quantisations to try, like Q8_0,Q4_K_M.")
+@AS_JSON
+@click.pass_obj
+def tune(
+    state: State, name: str | None, undo: bool, kl: float | None, candidates: str | None, as_json: bool
+) -> None:
+    """Find the quantisation of a model that is fastest here, and use it from now on.
+
+    Each is measured in turns with the file as it is, and its answers are compared with it. Takes minutes: let
+    the machine rest meanwhile.
+    """
+    from edgecloud.models import resolve
+
+    from ...local_engine import tune as tuning
+    from .logs import redirect_native_output
+
+    settings = state.settings()
+    model = resolve(name or settings.model, settings, tuned=False)
+    if undo:
+        existed = tuning.undo(model)
+        note(f"{model.name} is used as it is again." if existed else f"{model.name} has no tuned copy.")
+        return
+    redirect_native_output()
+    result = tuning.tune(
+        model,
+        settings,
+        candidates=candidates.split(",") if candidates else tuning.CANDIDATES,
+        kl_bound=tuning.KL_BOUND if kl is None else kl,
+        say=note,
+    )
+    if as_json:
+        print_json(tuning.as_json(result))
+    else:
+        print_tuning(result)
+
+
+def print_tuning(result: Tuning) -> None:
+    """The measurements as a table, and what they led to."""
+    head = ("type", "size", "prefill", "1 chat", "8 chats", "KL", "same top", "gain", "")
+    rows = [
+        (
+            row.quant,
+            size(row.size),
+            *(f"{rate:.0f}" for rate in row.speed),
+            f"{row.divergence.kl:.4f}",
+            f"{row.divergence.same_top:.0%}",
+            f"{row.gain:.2f}x",
+            row.verdict,
+        )
+        for row in result.rows
+    ]
+    print_table([head, *rows])
+    print_text(
+        f"Tokens a second with {result.threads} threads, load {result.load:.1f}; gain is for a request of 600 "
+        "prompt and 200 answered tokens; KL is in nats a token."
+    )
+    if result.kept is None:
+        print_text("The file as it is serves best here: nothing changes.")
+    else:
+        print_text(f"The {result.kept} copy is used from now on; edgecloud models tune --undo takes it back.")
+
+
+def size(num_bytes: int) -> str:
+    """`98 MB`, `4.37 GB`."""
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
+
+
+def _role(model: ModelFile, default_model: str, embedder: str) -> str:
+    names = (model.name, str(model.path))
+    return "default" if default_model in names else "embedder" if embedder in names else ""
+
+
+def _facts(model: ModelFile) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "kind": model.kind,
+        "size": model.size,
+        "path": str(model.path),
+        "variant": model.variant,
+    }
+
+
+def _gguf_facts(model: ModelFile) -> dict[str, Any]:
+    from edgecloud.gguf import fingerprint, read_info
+
+    facts = read_info(model.path)
+    return {
+        "title": facts.name,
+        "architecture": facts.architecture,
+        "quantisation": facts.file_type,
+        "parameters": facts.n_params,
+        "layers": facts.block_count,
+        "context": facts.context_length,
+        "sliding_window": facts.sliding_window,
+        "vocabulary": facts.vocab_size,
+        "shards": facts.shards,
+        "chat_template": facts.chat_template is not None,
+        "kv_bytes_per_token": 2 * facts.kv_width,
+        "fingerprint": fingerprint(model.path),
+        "tuned": _measured(model.path) if model.variant else None,
+    }
+
+
+def _measured(copy: Path) -> str | None:
+    """What `tune` found when it kept this copy."""
+    from ...local_engine.tune import read_report
+
+    row = read_report(copy)
+    return row and f"{row.gain:.2f} times as fast, KL {row.divergence.kl:.4f}"
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[int, int, str], None] | None]:
+    """Progress on stderr, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+
+    def show(done: int, total: int, name: str) -> None:
+        filled = round(30 * done / max(total, 1))
+        line = f"{name}  {'█' * filled}{'░' * (30 - filled)}  {size(done)} of {size(total)}"
+        write(sys.stderr, "\r" + neutral(line, is_terminal=True) + "\x1b[K")
+
+    try:
+        yield show
+    finally:
+        write(sys.stderr, "\r\x1b[K")
