@@ -14,7 +14,7 @@ import click
 
 from edgecloud.errors import EdgeCloudError
 
-from .shell import ReaderGone, State, complain
+from .shell import ReaderGone, State, complain, fill_closed_streams
 
 
 class Command(NamedTuple):
@@ -84,6 +84,7 @@ def edgecloud(ctx: click.Context, offline: bool, debug: bool) -> None:
 def run(arguments: list[str] | None = None, state: State | None = None) -> None:
     """Run the command line and exit the process."""
     state = state or State()
+    fill_closed_streams()
     try:
         code = edgecloud.main(arguments, prog_name="edgecloud", standalone_mode=False, obj=state) or 0
         sys.stdout.flush()

@@ -65,6 +65,20 @@ def neutral(text: str, *, is_terminal: bool) -> str:
     return text.translate(_VISIBLE if is_terminal else _NO_ESCAPE)
 
 
+def fill_closed_streams() -> None:
+    """Give a process that was started without stdin, stdout or stderr the null device in their place.
+
+    Else the next file opened gets that number, and what is printed is written into it: a database, say.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+
 class ReaderGone(Exception):
     """Nobody reads our output any more. Not an `OSError`, which click would end with code 1."""
 
