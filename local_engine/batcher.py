@@ -1,14 +1,16 @@
 """Continuous batching: one thread owns a context and advances every sequence in it, step by step.
 
-A step is one `decode` of one token per answering sequence and a bounded slice of prefill. Sequences join and leave between steps:
+A step is one `decode` of one token per answering sequence and a bounded slice of prefill. Sequences join and
+leave between steps:
 
     submit -> waiting -> running -> recent (its prefix may serve others)
                  ^          |
                  +----------+  pre-empted when the KV memory is full, resumed later
 
-Messages of a step go to each event loop in one call. The text of an answer does not depend on what runs beside it, but for one
-thing: llama.cpp picks other kernels for other batch shapes, so logits differ in their last bits, and where two tokens are as good
-as tied the draw can fall the other way. The same seed draws the same numbers, alone or in a batch.
+Messages of a step go to each event loop in one call. The text of an answer does not depend on what runs
+beside it, but for one thing: llama.cpp picks other kernels for other batch shapes, so logits differ in their
+last bits, and where two tokens are as good as tied the draw can fall the other way. The same seed draws the
+same numbers, alone or in a batch.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ RECENT_CELLS = 4096
 
 @dataclass(slots=True)
 class BatcherStats:
-    """Counters since the start, and gauges of now. Cells are tokens of KV memory; `recent_cells` serve only finished sequences."""
+    """Counters since the start, and gauges of now. Cells are tokens of KV memory; `recent_cells` serve only
+    finished sequences.
+    """
 
     steps: int = 0
     failed_steps: int = 0
@@ -83,8 +87,9 @@ class _Work(NamedTuple):
 class Batcher:
     """Runs jobs on `context`, which it owns from now on, in a thread of its own until `close`.
 
-    `make_context` gives a fresh one after a fatal failure. `n_ctx` bounds one sequence (prompt and answer), `parallel` how many run together,
-    `step_s` is the target time of a step in which prefill and running answers meet.
+    `make_context` gives a fresh one after a fatal failure. `n_ctx` bounds one sequence (prompt and answer),
+    `parallel` how many run together, `step_s` is the target time of a step in which prefill and running
+    answers meet.
     """
 
     def __init__(
@@ -131,7 +136,7 @@ class Batcher:
         self._thread = threading.Thread(target=self._run, name="edgecloud-batcher", daemon=True)
         self._thread.start()
 
-    # ----------------------------------------------------------------------------------- from the event loop's side
+    # ----------------------------------------------------------------------------- from the event loop's side
 
     def submit(self, job: Job) -> Ticket:
         """Queue a job. Call on the event loop that will receive its messages.
@@ -144,7 +149,8 @@ class Batcher:
             if self._outstanding and self._outstanding + job.n > self._capacity:
                 seconds = min(60.0, max(1.0, self._mean_answer_s * self._outstanding / self._parallel))
                 raise Overloaded(
-                    f"{self._outstanding} answers are running or waiting and the limit is {self._capacity}: try again in {seconds:.0f} s.",
+                    f"{self._outstanding} answers are running or waiting and the limit is {self._capacity}: "
+                    f"try again in {seconds:.0f} s.",
                     retry_after=round(seconds),
                 )
             self._outstanding += job.n
@@ -171,7 +177,9 @@ class Batcher:
 
     @property
     def is_healthy(self) -> bool:
-        """It can decode: the thread lives and no step has been under way for longer than the watchdog allows."""
+        """It can decode: the thread lives and no step has been under way for longer than the watchdog
+        allows.
+        """
         return self._thread.is_alive() and self.stalled_s < self._watchdog_s
 
     def close(self) -> None:
@@ -181,7 +189,7 @@ class Batcher:
         self._wake()
         self._thread.join()
 
-    # ------------------------------------------------------------------------------------------- the thread's loop
+    # -------------------------------------------------------------------------------------- the thread's loop
 
     def _run(self) -> None:
         while not self._closing:
@@ -259,7 +267,7 @@ class Batcher:
                 expired.append(sequence)
         self._fail(expired, DeadlineExceeded("The time allowed for this answer is over."))
 
-    # ---------------------------------------------------------------------------------------------------- admission
+    # ---------------------------------------------------------------------------------------------- admission
 
     def _admit(self) -> None:
         passed_over: list[Sequence] = []
@@ -283,7 +291,9 @@ class Batcher:
         self._stats.running = len(self._running)
 
     def _must_follow(self, sequence: Sequence) -> bool:
-        """Whether a running sequence is just computing a prefix that this one needs: the other answers of its own job, above all."""
+        """Whether a running sequence is just computing a prefix that this one needs: the other answers of
+        its own job, above all.
+        """
         leader = sequence.leader
         if leader is not None:
             if leader.seq_id >= 0 and leader.num_computed < sequence.follow_until:
@@ -307,7 +317,7 @@ class Batcher:
                 return True
         return False
 
-    # --------------------------------------------------------------------------------------------------- one batch
+    # ---------------------------------------------------------------------------------------------- one batch
 
     def _fill_batch(self) -> list[_Work]:
         self._ensure_room()
@@ -350,7 +360,9 @@ class Batcher:
         return works
 
     def _ensure_room(self) -> None:
-        """Free at least a cell for each running sequence: first by evicting recent prefixes, then by pre-empting the youngest."""
+        """Free at least a cell for each running sequence: first by evicting recent prefixes, then by pre-
+        empting the youngest.
+        """
         wanted = sum(min(sequence.remaining, self._batch_limit) for sequence in self._running)
         if self._kv.free_cells >= wanted:
             return
@@ -361,7 +373,8 @@ class Batcher:
     def _preempt(self, sequence: Sequence) -> None:
         self._stats.preemptions += 1
         self._running.remove(sequence)
-        # Computing again costs seconds where copying costs milliseconds, as long as there is memory to copy to.
+        # Computing again costs seconds where copying costs milliseconds, as long as there is memory to copy
+        # to.
         if self._kv.state_size(sequence) < psutil.virtual_memory().available // 8:
             self._kv.save(sequence)
         else:
@@ -418,7 +431,7 @@ class Batcher:
         if scores:
             self._post(sequence.ticket, Scored(scores))
 
-    # ------------------------------------------------------------------------------------------------ when it fails
+    # ------------------------------------------------------------------------------------------ when it fails
 
     def _recover(self, code: int, works: list[_Work]) -> None:
         self._stats.failed_steps += 1
@@ -457,7 +470,9 @@ class Batcher:
             self._start_over()
 
     def _start_over(self) -> None:
-        """Replace a context that can't be trusted. Those who ran wait again; their tokens will be computed anew."""
+        """Replace a context that can't be trusted. Those who ran wait again; their tokens will be computed
+        anew.
+        """
         self._context.close()
         self._context = self._make_context()
         self._kv.reset(self._context)
@@ -467,7 +482,7 @@ class Batcher:
             self._waiting.appendleft(sequence)
         self._running.clear()
 
-    # ----------------------------------------------------------------------------------------------------- the ends
+    # ----------------------------------------------------------------------------------------------- the ends
 
     def _end(self, sequence: Sequence, reason: Literal["stop", "length"]) -> None:
         self._post(sequence.ticket, Ended(sequence.index, reason))

@@ -1,8 +1,9 @@
-"""One local chat model behind the `Engine` protocol: renders, checks, batches, and turns tokens into events."""
+"""One local chat model behind the `Engine` protocol: renders, checks, batches, turns tokens into events."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -97,6 +98,8 @@ class LocalEngine:
         self._loaded: _Loaded | None = None
         self._loading = asyncio.Lock()
         self._num_users = 0
+        self._unused = asyncio.Event()
+        self._unused.set()
 
     # ------------------------------------------------------------------------------------------ what it is
 
@@ -174,15 +177,17 @@ class LocalEngine:
         if loaded is None:
             return
         await asyncio.to_thread(loaded.batcher.close)
-        while self.is_busy:
-            # Those who wait for tokens have been told; the vocabulary must outlive them.
-            await asyncio.sleep(0.01)
+        # Those who wait for tokens have been told, and let go when they next run. Who never does keeps the
+        # model: memory that is freed under somebody's hands ends the process.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._unused.wait(), timeout=5)
         await self.unload()
 
     @asynccontextmanager
     async def _in_use(self) -> AsyncIterator[_Loaded]:
         """The loaded model, kept for as long as the block runs."""
         self._num_users += 1
+        self._unused.clear()
         try:
             async with self._loading:
                 if self._loaded is None:
@@ -193,6 +198,7 @@ class LocalEngine:
             self._num_users -= 1
             self.last_used = time.monotonic()
             if not self._num_users:
+                self._unused.set()
                 self.on_idle()
 
     def _load(self, available: int) -> _Loaded:
@@ -265,7 +271,7 @@ class LocalEngine:
                 ) from None
         return ChatTemplate(source, bos=bos, eos=eos, control_tokens=control_tokens) if source else None
 
-    # ------------------------------------------------------------------------------------------------ generate
+    # ----------------------------------------------------------------------------------------------- generate
 
     async def generate(self, request: ChatRequest) -> AsyncGenerator[EngineEvent, None]:
         deadline = None if request.deadline_s is None else time.monotonic() + request.deadline_s
@@ -346,7 +352,7 @@ def _close(loaded: _Loaded) -> None:
     loaded.model.close()
 
 
-# ------------------------------------------------------------------------------------------------------ the prompt
+# ------------------------------------------------------------------------------------------------- the prompt
 
 
 def _tokenize_prompt(loaded: _Loaded, request: ChatRequest) -> tuple[list[int], str]:
@@ -370,7 +376,7 @@ def _render(loaded: _Loaded, request: ChatRequest) -> tuple[list[int], str]:
     model, template = loaded.model, loaded.template
     if template is None:
         raise BadRequest(
-            "This model has no chat template: use completions, or name a template file in local.chat_template.",
+            "This model has no chat template: use completions, or name a file in local.chat_template.",
             param="messages",
         )
     if any(message.images for message in request.messages):
@@ -433,7 +439,7 @@ def _check_ids(model: Model, ids: Sequence[int], param: str) -> None:
             )
 
 
-# ------------------------------------------------------------------------------------------------------ the answer
+# ------------------------------------------------------------------------------------------------- the answer
 
 
 class _Answer:

@@ -1,4 +1,4 @@
-"""Does a model fit this machine's memory, and how much context may it have: asked before anything is loaded."""
+"""Does a model fit this machine's memory, and with how much context: asked before anything is loaded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ MB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What a model will take, in bytes; `cells` of KV memory (tokens) shared by all, `n_ctx` for one request."""
+    """What a model will take, in bytes; `cells` of KV memory (tokens) shared by all, `n_ctx` for one
+    request.
+    """
 
     cells: int
     n_ctx: int
@@ -50,8 +52,8 @@ class MemoryPlan:
 def plan_memory(info: GgufInfo, settings: LocalSettings, available: int, *, name: str) -> MemoryPlan:
     """The context that fits into `available` bytes. Raises `ModelLoadError` with the numbers when none does.
 
-    An asked `ctx_size` is kept or refused, never cut. Otherwise: room for `parallel` chats, at most a quarter of
-    what the weights leave, at least one short chat.
+    An asked `ctx_size` is kept or refused, never cut. Otherwise: room for `parallel` chats, at most a quarter
+    of what the weights leave, at least one short chat.
     """
     if settings.ctx_size:
         plan = _plan(info, settings, _rounded(settings.ctx_size))
@@ -91,7 +93,7 @@ def available_memory() -> int:
 
 
 def cgroup_available(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """What the cgroup's memory limit leaves (v2, then v1), page cache counted as free; None without a limit."""
+    """What the cgroup's memory limit leaves (v2, then v1), page cache being free; None without a limit."""
     for limit_file, usage_file, stat_file, cache_key in (
         ("memory.max", "memory.current", "memory.stat", "inactive_file"),
         (
@@ -114,8 +116,8 @@ def cgroup_available(root: Path = Path("/sys/fs/cgroup")) -> int | None:
 
 
 def _plan(info: GgufInfo, settings: LocalSettings, cells: int) -> MemoryPlan:
-    # Activations of one physical batch (a dozen rows of the hidden size are alive at once), its attention mask,
-    # and the logits of every sequence.
+    # Activations of one physical batch (a dozen rows of the hidden size are alive at once), its attention
+    # mask, and the logits of every sequence.
     outputs = settings.parallel + 32
     compute = UBATCH * info.embedding_length * 4 * 12 + UBATCH * cells * 4 + outputs * info.vocab_size * 8
     return MemoryPlan(

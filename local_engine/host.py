@@ -1,4 +1,6 @@
-"""Many local models within one memory budget: loaded when asked, the least recently used one unloaded when idle."""
+"""Many local models within one memory budget: loaded when asked, the least recently used one unloaded when
+idle.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class ModelHost:
         self._became_idle = asyncio.Event()
 
     def engine(self, file: ModelFile) -> LocalEngine:
-        """The engine of a file, always the same one; nothing is loaded yet. Raises `ModelLoadError` for a damaged file."""
+        """The engine of a file, always the same one; nothing is loaded yet. Raises `ModelLoadError` for a
+        damaged file.
+        """
         key = (file.name, file.path)
         if key not in self._engines:
             engine = LocalEngine(file, self._settings, room=self._room)

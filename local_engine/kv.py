@@ -1,4 +1,4 @@
-"""The KV memory of one context as the batcher sees it: sequence ids, shared prefixes, recent sequences, room."""
+"""The KV memory of one context as the batcher sees it: ids, shared prefixes, recent sequences, room."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class _Source(NamedTuple):
 class KvMemory:
     """Owns the sequence ids and cells of a context. All calls come from the thread that owns the context.
 
-    `can_share` is False for recurrent and hybrid models, whose state can't be cut back to a prefix: nothing is shared or kept then.
-    `keep_cells` bounds what recent sequences hold, because attention looks past every used cell, needed or not.
+    `can_share` is False for recurrent and hybrid models, whose state can't be cut back to a prefix: nothing
+    is shared or kept then. `keep_cells` bounds what recent sequences hold, because attention looks past every
+    used cell, needed or not.
     """
 
     def __init__(self, context: Context, *, can_share: bool, keep_cells: int) -> None:
@@ -130,7 +131,9 @@ class KvMemory:
         return self._context.state_size(sequence.seq_id)
 
     def trim(self, sequence: Sequence) -> None:
-        """Remove what an aborted step left of a sequence behind its `num_computed` tokens, or all of it where that can't be done."""
+        """Remove what an aborted step left of a sequence behind its `num_computed` tokens, or all of it
+        where that can't be done.
+        """
         if not self._context.remove(sequence.seq_id, sequence.num_computed):
             self.forget(sequence)
 

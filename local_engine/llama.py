@@ -1,7 +1,9 @@
-"""The thin, typed wrapper around llama.cpp's low-level binding. Nothing else in the house imports `llama_cpp`.
+"""The thin, typed wrapper around llama.cpp's low-level binding. Nothing else in the house imports
+`llama_cpp`.
 
-Objects here own their C counterpart and free it in `close`. A `Context` belongs to one thread at a time; a `Model` (weights and vocabulary)
-may be read from any thread. Errors that a file or a request can cause are `EdgeCloudError`s, everything else is a return code or a bug.
+Objects here own their C counterpart and free it in `close`. A `Context` belongs to one thread at a time; a
+`Model` (weights and vocabulary) may be read from any thread. Errors that a file or a request can cause are
+`EdgeCloudError`s, everything else is a return code or a bug.
 """
 
 from __future__ import annotations
@@ -45,11 +47,13 @@ INVALID_BATCH = -1
 Logits = NDArray[np.float32]
 
 
-# ------------------------------------------------------------------------------------------------ what llama.cpp says
+# ---------------------------------------------------------------------------------------- what llama.cpp says
 
 
 class _Messages:
-    """Catches llama.cpp's log lines: they go to our logger, and the last complaints are kept for error sentences."""
+    """Catches llama.cpp's log lines: they go to our logger, and the last complaints are kept for error
+    sentences.
+    """
 
     LEVELS: Mapping[int, int] = {2: logging.WARNING, 3: logging.ERROR}
 
@@ -69,7 +73,8 @@ class _Messages:
             self.complaints.append(line)
         if self.listener is not None:
             self.listener(line)
-        # A failed load or grammar becomes an error with its own sentence, so nothing here is louder than debug.
+        # A failed load or grammar becomes an error with its own sentence, so nothing here is louder than
+        # debug.
         log.debug("%s", line)
 
 
@@ -83,7 +88,7 @@ def supports_gpu() -> bool:
     return bool(lib.llama_supports_gpu_offload())
 
 
-# -------------------------------------------------------------------------------------------------------------- model
+# ------------------------------------------------------------------------------------------------------ model
 
 
 class Model:
@@ -216,16 +221,18 @@ class Model:
 def _load_reason(complaints: list[str]) -> str:
     text = "; ".join(complaints)
     if "unknown model architecture" in text:
-        return f"llama.cpp does not know its architecture ({text.split('architecture:')[-1].split(';')[0].strip()})"
+        name = text.split("architecture:")[-1].split(";")[0].strip()
+        return f"llama.cpp does not know its architecture ({name})"
     if "not within the file bounds" in text or "corrupted" in text or "failed to read" in text:
         return "it is truncated or damaged, download it again"
     if complaints:
-        # The first complaint is the cause, the later ones its echoes; a function name in front means nothing to a person.
+        # The first complaint is the cause, the later ones its echoes; a function name in front means nothing
+        # to a person.
         return re.sub(r"^\w+: (error loading model: )?", "", complaints[0]).rstrip(".")
     return "llama.cpp gave no reason"
 
 
-# ------------------------------------------------------------------------------------------------------------ context
+# ---------------------------------------------------------------------------------------------------- context
 
 
 class Batch:
@@ -273,7 +280,9 @@ class Batch:
     def add(
         self, tokens: Sequence[int], position: int, seq_id: int, *, last: bool, every: bool = False
     ) -> int:
-        """Add a run of tokens of one sequence, with logits for the `last` one or `every` one; returns the last one's index."""
+        """Add a run of tokens of one sequence, with logits for the `last` one or `every` one; returns the
+        last one's index.
+        """
         start, end = self.size, self.size + len(tokens)
         self._token[start:end] = tokens
         self._position[start:end] = np.arange(position, position + len(tokens), dtype=np.int32)
@@ -286,10 +295,11 @@ class Batch:
 
 
 class Context:
-    """KV memory of `n_ctx` cells shared by up to `num_sequences` sequences, and the compute buffers to fill it.
+    """KV memory of `n_ctx` cells shared by up to `num_sequences` sequences, and the compute buffers to fill
+    it.
 
-    `batch` is the only batch; `num_outputs` is how many of its tokens may ask for logits (llama.cpp reserves a whole row of the vocabulary
-    for each). Raises `ModelLoadError` when the memory can't be had.
+    `batch` is the only batch; `num_outputs` is how many of its tokens may ask for logits (llama.cpp reserves
+    a whole row of the vocabulary for each). Raises `ModelLoadError` when the memory can't be had.
     """
 
     def __init__(
@@ -345,13 +355,15 @@ class Context:
             self._context = None
 
     def decode(self) -> int:
-        """Run the batch. 0 is done, `NO_KV_SLOT` and `INVALID_BATCH` changed nothing, `ABORTED` and below -1 leave a part behind."""
+        """Run the batch. 0 is done, `NO_KV_SLOT` and `INVALID_BATCH` changed nothing, `ABORTED` and below -1
+        leave a part behind.
+        """
         self.batch.raw.n_tokens = self.batch.size
         code: int = lib.llama_decode(self._context, self.batch.raw)
         return code
 
     def logits(self, index: int) -> Logits:
-        """Raw logits of batch position `index`, float32 [n_vocab]: a view that the next `decode` overwrites."""
+        """Raw logits of batch position `index`, float32 [n_vocab]: a view that the next `decode` changes."""
         pointer = lib.llama_get_logits_ith(self._context, index)
         if not pointer:
             raise IndexError(f"batch position {index} of {self.batch.size} has no logits")
@@ -365,7 +377,9 @@ class Context:
         lib.llama_memory_clear(self._memory, False)
 
     def remove(self, seq_id: int, start: int = 0, end: int = -1) -> bool:
-        """Forget positions [start, end) of a sequence (-1: to its end). False: this model can only forget whole sequences."""
+        """Forget positions [start, end) of a sequence (-1: to its end). False: this model can only forget
+        whole sequences.
+        """
         return bool(lib.llama_memory_seq_rm(self._memory, seq_id, start, end))
 
     def share(self, source: int, target: int, end: int) -> None:
@@ -392,12 +406,15 @@ class Context:
         return data[:written] if written != len(data) else data
 
     def restore(self, seq_id: int, state: bytearray) -> bool:
-        """Put a saved state into an empty sequence; False if there is no room or it does not fit this context."""
+        """Put a saved state into an empty sequence; False if there is no room or it does not fit this
+        context.
+        """
         buffer = (ctypes.c_uint8 * len(state)).from_buffer(state)
         return bool(lib.llama_state_seq_set_data(self._context, buffer, len(state), seq_id))
 
     def logits_of(self, tokens: Sequence[int], *, start: int = 0, chunk: int = 32) -> Iterator[Logits]:
-        """Decode `tokens` from scratch and yield the raw logits after each from `start` on (views, copy what you keep).
+        """Decode `tokens` from scratch and yield the raw logits after each from `start` on (views, copy what
+        you keep).
 
         The context needs `num_outputs >= chunk`.
         """
@@ -446,7 +463,9 @@ class EmbeddingContext:
         self._num_sequences = num_sequences
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Vectors [len(inputs), n_embd]; inputs are packed into as few passes as fit. Each needs 1..`max_tokens` tokens."""
+        """Vectors [len(inputs), n_embd]; inputs are packed into as few passes as fit. Each needs
+        1..`max_tokens` tokens.
+        """
         vectors = np.zeros((len(inputs), self.n_embd), np.float32)
         batch = self._context.batch
         at = 0
@@ -474,7 +493,7 @@ class EmbeddingContext:
         self._context.close()
 
 
-# ----------------------------------------------------------------------------------------------------------- sampling
+# --------------------------------------------------------------------------------------------------- sampling
 
 
 class Chain:
@@ -544,7 +563,9 @@ class Chain:
 
 
 class Candidates:
-    """A vocabulary's worth of (id, logit, p), for samplers that are applied by hand. One per context, reused."""
+    """A vocabulary's worth of (id, logit, p), for samplers that are applied by hand. One per context,
+    reused.
+    """
 
     _ROW = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
@@ -589,13 +610,18 @@ class Candidates:
 
 
 class Grammar:
-    """A GBNF grammar's state along one answer. Raises `BadRequest` when the text is not a grammar with a `root`."""
+    """A GBNF grammar's state along one answer. Raises `BadRequest` when the text is not a grammar with a
+    `root`.
+    """
 
     MAX_BYTES = 512 << 10
     MAX_DEPTH = 2000
 
     def __init__(self, model: Model, source: str, *, param: str = "grammar") -> None:
         data = source.encode(errors="replace")
+        # llama.cpp takes an empty grammar as 'no constraint'.
+        if not data.strip():
+            raise BadRequest("The grammar is empty.", param=param)
         if len(data) > self.MAX_BYTES:
             raise BadRequest(
                 f"The grammar is {len(data)} bytes and the limit is {self.MAX_BYTES}.", param=param
@@ -652,7 +678,7 @@ def _nesting(grammar: str) -> int:
     return deepest
 
 
-# ----------------------------------------------------------------------------------------------- JSON schema to grammar
+# ------------------------------------------------------------------------------------- JSON schema to grammar
 
 JSON_OBJECT_GBNF = r"""
 root ::= object
@@ -666,14 +692,16 @@ ws ::= ( " " | "\n" [ \t]{0,20} )?
 
 _ANY = {"type": ["object", "array", "string", "number", "boolean", "null"]}
 _SHAPING = {
-    "type", "properties", "additionalProperties", "items", "prefixItems", "enum", "const", "anyOf", "oneOf", "allOf",
-    "$ref", "pattern", "format", "minLength", "maxLength", "minItems", "maxItems", "required",
+    "type", "properties", "additionalProperties", "items", "prefixItems", "enum", "const", "anyOf", "oneOf",
+    "allOf", "$ref", "pattern", "format", "minLength", "maxLength", "minItems", "maxItems", "required",
 }  # fmt: skip
 _REPETITION_LIMIT = 2000
 
 
 def schema_grammar(schema_text: str, *, param: str = "response_format") -> str:
-    """The GBNF grammar of a JSON schema. Raises `BadRequest` for what is not a schema or can't be made a grammar."""
+    """The GBNF grammar of a JSON schema. Raises `BadRequest` for what is not a schema or can't be made a
+    grammar.
+    """
     try:
         schema = json.loads(schema_text)
         if not isinstance(schema, dict):
@@ -690,7 +718,9 @@ def schema_grammar(schema_text: str, *, param: str = "response_format") -> str:
 
 
 def _normalised(schema: Any, param: str) -> dict[str, Any]:
-    """The schema in the words that the binding's converter knows; its silent misreadings become errors or are spelled out."""
+    """The schema in the words that the binding's converter knows; its silent misreadings become errors or
+    are spelled out.
+    """
     if schema is True or (isinstance(schema, dict) and not _SHAPING & schema.keys()):
         if isinstance(schema, dict) and ("$defs" in schema or "definitions" in schema):
             return {**schema, **_ANY}
@@ -709,6 +739,11 @@ def _normalised(schema: Any, param: str) -> dict[str, Any]:
     for low, high in (("minLength", "maxLength"), ("minItems", "maxItems")):
         if low in result and high in result and result[low] > result[high]:
             raise BadRequest(f"In a JSON schema {low} is above {high}: nothing can match.", param=param)
+    if "pattern" in result:
+        try:
+            re.compile(result["pattern"])
+        except (re.error, TypeError, OverflowError) as error:
+            raise BadRequest(f"A pattern in the JSON schema is broken: {error}.", param=param) from None
     if any(int(n) > _REPETITION_LIMIT for n in re.findall(r"\d{4,}", str(result.get("pattern", "")))):
         raise BadRequest(
             f"A pattern in the JSON schema repeats more than {_REPETITION_LIMIT} times.", param=param
@@ -744,12 +779,14 @@ def _normalised(schema: Any, param: str) -> dict[str, Any]:
         result["additionalProperties"] = _normalised(extra, param)
     elif extra is True:
         result["additionalProperties"] = dict(_ANY)
+    elif extra not in (None, False):
+        raise BadRequest("In a JSON schema `additionalProperties` must be a schema.", param=param)
     if result.get("type") == "object" and not result.get("properties") and extra is False:
         result["properties"] = {}
     return result
 
 
-# ------------------------------------------------------------------------------------------------------ quantisation
+# ----------------------------------------------------------------------------------------------- quantisation
 
 
 def quantize(

@@ -1,4 +1,4 @@
-"""How much prefill may share a step, so that a newcomer's long prompt can't stall the streams that are running."""
+"""How much prefill may share a step, so that a newcomer's long prompt can't stall running streams."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from __future__ import annotations
 class PrefillPacer:
     """Learns what a token costs and turns a target step time into a number of prompt tokens.
 
-    `step_s` is the target in seconds while other sequences decode. Alone, a step may take `SOLO` times as long: still short enough for a
-    cancellation or a newcomer to be seen, and long enough for the kernels' full speed.
+    `step_s` is the target in seconds while other sequences decode. Alone, a step may take `SOLO` times as
+    long: still short enough for a cancellation or a newcomer to be seen, and long enough for the kernels'
+    full speed.
     """
 
     SOLO = 5.0
@@ -34,7 +35,8 @@ class PrefillPacer:
     def observe(self, num_tokens: int, seconds: float) -> None:
         """A step of `num_tokens` tokens, prefill among them, took `seconds`.
 
-        The cost per token is taken at the size in use, so overheads are in it and the budget settles where a step takes the target time.
+        The cost per token is taken at the size in use, so overheads are in it and the budget settles where a
+        step takes the target time.
         """
         if num_tokens >= self.MIN_CHUNK:
             self._token_s += self._WEIGHT * (seconds / num_tokens - self._token_s)
@@ -43,7 +45,8 @@ class PrefillPacer:
 def split_budget(budget: int, remaining: list[int]) -> list[int]:
     """Share a prefill budget among prompts with `remaining` tokens each, oldest first.
 
-    The oldest is sure of half, so nothing starves; the rest goes to the shortest first, so that a short prompt need not wait for a long one.
+    The oldest is sure of half, so nothing starves; the rest goes to the shortest first, so that a short
+    prompt need not wait for a long one.
     """
     shares = [0] * len(remaining)
     if not remaining:

@@ -1,4 +1,6 @@
-"""Which computed prefixes are in memory: finished sequences kept for the next turn, and how many KV cells everything holds."""
+"""Which computed prefixes are in memory: finished sequences kept for the next turn, and how many KV cells
+everything holds.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 class CellLedger:
     """Counts KV cells when sequences share prefixes.
 
-    llama.cpp doesn't say how many cells are in use, so this mirrors it. A sequence shares its first `shared` cells with its parent and owns the rest:
+    llama.cpp doesn't say how many cells are in use, so this mirrors it. A sequence shares its first `shared`
+    cells with its parent and owns the rest:
 
         parent  ========------          used = sum(length - shared)
         child   ========~~~~            (= is shared, counted at the parent)
@@ -110,7 +113,9 @@ class RecentSequences:
         return iter(list(self._entries.values()))
 
     def add(self, recent: Recent) -> list[Recent]:
-        """Keep a sequence. Returns the entries it makes superfluous (what they hold is its beginning), already taken out."""
+        """Keep a sequence. Returns the entries it makes superfluous (what they hold is its beginning),
+        already taken out.
+        """
         covered = [other for other in self if common_prefix(other.tokens, recent.tokens) == len(other.tokens)]
         for other in covered:
             del self._entries[other.seq_id]

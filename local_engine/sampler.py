@@ -1,4 +1,6 @@
-"""How one sequence draws its next token: the chain of samplers, the grammar beside it, and logprobs of the raw distribution."""
+"""How one sequence draws its next token: the chain of samplers, the grammar beside it, and logprobs of the
+raw distribution.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _RANDOM_SEED = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """Sampling with every default filled in. `banned` tokens can never be drawn (end tokens under `ignore_eos`)."""
+    """Sampling with every default filled in. `banned` tokens can never be drawn (end tokens under
+    `ignore_eos`).
+    """
 
     temperature: float = 0.0
     top_k: int = 0
@@ -47,7 +51,7 @@ def plan_sampling(
     for token in sampling.logit_bias:
         if not 0 <= token < model.n_vocab:
             raise BadRequest(
-                f"logit_bias names token {token}, but the vocabulary of this model has {model.n_vocab} tokens (0..{model.n_vocab - 1}).",
+                f"logit_bias names token {token}, but this model's vocabulary has {model.n_vocab} tokens.",
                 param="logit_bias",
             )
     return SamplingPlan(
@@ -69,7 +73,9 @@ def _default(value: T | None, default: T) -> T:
 
 
 def derive_seed(seed: int | None, index: int) -> int:
-    """The 32-bit seed of choice `index`: distinct per choice, the same whenever `seed` (any int64) is the same."""
+    """The 32-bit seed of choice `index`: distinct per choice, the same whenever `seed` (any int64) is the
+    same.
+    """
     if seed is None:
         return secrets.randbelow(_RANDOM_SEED)
     digest = hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()
@@ -77,7 +83,9 @@ def derive_seed(seed: int | None, index: int) -> int:
 
 
 class TokenSampler:
-    """Draws the tokens of one choice. `history` is the end of the prompt, which the repeat penalty looks at too."""
+    """Draws the tokens of one choice. `history` is the end of the prompt, which the repeat penalty looks at
+    too.
+    """
 
     def __init__(
         self,
@@ -94,7 +102,8 @@ class TokenSampler:
         self._chain = _build_chain(model, plan, derive_seed(plan.seed, index), history)
 
     def draw(self, context: Context, index: int, scratch: Candidates) -> int | None:
-        """The next token from the logits of batch position `index`; None when the grammar is complete and ends are banned.
+        """The next token from the logits of batch position `index`; None when the grammar is complete and
+        ends are banned.
 
         Raises `BadRequest` when the grammar has led to where no token can follow.
         """
@@ -103,7 +112,8 @@ class TokenSampler:
         return self._draw_constrained(self._grammar, context.logits(index), scratch)
 
     def _draw_constrained(self, grammar: Grammar, logits: Logits, scratch: Candidates) -> int | None:
-        # Most draws already obey, and asking the grammar about one token is a thousand times cheaper than about all.
+        # Most draws already obey, and asking the grammar about one token is a thousand times cheaper than
+        # about all.
         scratch.load(logits)
         token = self._chain.pick(scratch)
         if not grammar.allows(token, scratch):
@@ -153,7 +163,9 @@ def _build_chain(model: Model, plan: SamplingPlan, seed: int, history: Sequence[
 
 
 class RawLogprob(NamedTuple):
-    """A token's natural-log probability under the model's own distribution, and the likeliest tokens with theirs, falling."""
+    """A token's natural-log probability under the model's own distribution, and the likeliest tokens with
+    theirs, falling.
+    """
 
     token_id: int
     logprob: float

@@ -1,4 +1,6 @@
-"""What the batcher works on: jobs as they are asked for, tickets that the asker holds, and sequences as they run."""
+"""What the batcher works on: jobs as they are asked for, tickets that the asker holds, and sequences as they
+run.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from .sampler import RawLogprob, SamplingPlan, TokenSampler
 class Job:
     """One prompt and `n` answers to it, checked and tokenized.
 
-    `stop_ids` end an answer when drawn; `deadline` is on `time.monotonic`; `score_prompt` asks for the prompt's own logprobs.
+    `stop_ids` end an answer when drawn; `deadline` is on `time.monotonic`; `score_prompt` asks for the
+    prompt's own logprobs.
     """
 
     prompt: list[int]
@@ -78,7 +81,9 @@ class WakeUp:
 
 
 class Ticket:
-    """The asker's end of a job: receive its messages, stop a choice, cancel it all. Belongs to the event loop it was made on."""
+    """The asker's end of a job: receive its messages, stop a choice, cancel it all. Belongs to the event
+    loop it was made on.
+    """
 
     def __init__(self, job: Job, wake: WakeUp) -> None:
         self.job = job
@@ -114,7 +119,7 @@ class Ticket:
         self._wake()
 
     def cancel(self) -> None:
-        """End everything within a step or two, in whatever state it is. Safe to call twice or after the end."""
+        """End everything within a step or two, in whatever state it is. Safe to call at any time."""
         if not self.cancelled:
             self.cancelled = True
             self._wake()
@@ -128,9 +133,11 @@ class Ticket:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One answer in the making. `num_computed` of `tokens` are in KV memory; what is missing is the next step's work.
+    """One answer in the making. `num_computed` of `tokens` are in KV memory; what is missing is the next
+    step's work.
 
-    Prefill, decode, a shared prefix and coming back after pre-emption are all the same: `num_computed` chases `len(tokens)`.
+    Prefill, decode, a shared prefix and coming back after pre-emption are all the same: `num_computed` chases
+    `len(tokens)`.
     """
 
     ticket: Ticket
@@ -142,7 +149,8 @@ class Sequence:
     seq_id: int = -1
     # Saved KV state while pre-empted.
     state: bytearray | None = None
-    # The running sequence whose prefill covers our first `follow_until` tokens: waiting for it is cheaper than computing them again.
+    # The running sequence whose prefill covers our first `follow_until` tokens: waiting for it is cheaper
+    # than computing them again.
     leader: Sequence | None = None
     follow_until: int = 0
     arrival: int = field(default=0)

@@ -19,9 +19,11 @@ class ThreadChoice:
 
 
 def choose_threads(asked: int = 0) -> ThreadChoice:
-    """`asked` threads, or by itself (0): physical cores, within the process's affinity and its cgroup's CPU quota.
+    """`asked` threads, or by itself (0): physical cores, within the process's affinity and its cgroup's CPU
+    quota.
 
-    More threads than cores make llama.cpp slower, not faster: every operation ends at a barrier that waits for the slowest.
+    More threads than cores make llama.cpp slower, not faster: every operation ends at a barrier that waits
+    for the slowest.
     """
     if asked > 0:
         return ThreadChoice(asked, f"{asked}, as configured")
@@ -59,10 +61,12 @@ def cgroup_cpus(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 
 class ThreadGovernor:
-    """Gives up threads when steps collapse because something else wants the cores, and takes them back later.
+    """Gives up threads when steps collapse because something else wants the cores, and takes them back
+    later.
 
-    llama.cpp's threads wait for each other many times per token, so one that isn't scheduled stalls all. The sign is a decode step that takes
-    `COLLAPSE` times what steps of its size took at best, `PATIENCE` times in a row.
+    llama.cpp's threads wait for each other many times per token, so one that isn't scheduled stalls all. The
+    sign is a decode step that takes `COLLAPSE` times what steps of its size took at best, `PATIENCE` times in
+    a row.
     """
 
     COLLAPSE = 5.0

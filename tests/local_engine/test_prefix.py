@@ -1,0 +1,115 @@
+"""Prefix arithmetic against models that anyone can check: sets of cells, and loops over tokens."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgecloud.local_engine.pacing import PrefillPacer, split_budget
+from edgecloud.local_engine.prefix import CellLedger, Recent, RecentSequences, common_prefix
+
+tokens = st.lists(st.integers(0, 2), max_size=40)
+
+
+@given(tokens, tokens)
+def test_common_prefix_is_what_a_loop_finds(a: list[int], b: list[int]) -> None:
+    expected = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+    assert common_prefix(a, b) == expected
+
+
+class CellSets:
+    """The slow truth: which cells each sequence sees."""
+
+    def __init__(self) -> None:
+        self.cells: dict[int, list[int]] = {}
+        self._fresh = itertools.count()
+
+    def open(self, seq_id: int, parent: int | None, shared: int) -> None:
+        self.cells[seq_id] = self.cells[parent][:shared] if parent is not None else []
+
+    def grow(self, seq_id: int, count: int) -> None:
+        self.cells[seq_id] += itertools.islice(self._fresh, count)
+
+    def used(self, without: set[int] = frozenset()) -> int:  # type: ignore[assignment]
+        return len({cell for seq_id, cells in self.cells.items() if seq_id not in without for cell in cells})
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ogc"), st.integers(0, 5), st.integers(0, 5), st.integers(0, 9)),
+        max_size=60,
+    )
+)
+def test_the_ledger_counts_what_sets_of_cells_count(actions: list[tuple[str, int, int, int]]) -> None:
+    ledger, truth = CellLedger(), CellSets()
+    for action, seq_id, other, count in actions:
+        known = seq_id in truth.cells
+        if action == "o" and not known:
+            parent = other if other in truth.cells else None
+            shared = min(count, len(truth.cells[other])) if parent is not None else 0
+            ledger.open(seq_id, parent=parent, shared=shared)
+            truth.open(seq_id, parent, shared)
+        elif action == "g" and known:
+            ledger.grow(seq_id, count)
+            truth.grow(seq_id, count)
+        elif action == "c" and known:
+            ledger.close(seq_id)
+            del truth.cells[seq_id]
+        assert ledger.used == truth.used()
+        some = {each for each in truth.cells if each % 2}
+        assert ledger.used_only_by(some) == truth.used() - truth.used(without=some)
+
+
+def test_the_longest_match_is_found_and_the_oldest_goes_first() -> None:
+    recent = RecentSequences()
+    for seq_id, held in enumerate(([1, 2, 3], [1, 2, 4, 5], [9])):
+        recent.add(Recent(held, seq_id))
+    best, length = recent.best_match([1, 2, 4, 7])
+    assert best is not None
+    assert (best.seq_id, length) == (1, 3)
+    recent.touch(next(iter(recent)))
+    oldest = recent.pop_oldest()
+    assert oldest is best
+
+
+def test_a_longer_sequence_makes_its_beginnings_superfluous() -> None:
+    recent = RecentSequences()
+    recent.add(Recent([1, 2], 0))
+    recent.add(Recent([1, 3], 1))
+    assert [covered.seq_id for covered in recent.add(Recent([1, 2, 3], 2))] == [0]
+    assert len(recent) == 2
+
+
+@given(st.integers(1, 600), st.lists(st.integers(1, 5000), max_size=12))
+def test_a_split_budget_is_spent_and_the_oldest_gets_half(budget: int, remaining: list[int]) -> None:
+    shares = split_budget(budget, remaining)
+    assert sum(shares) == min(budget, sum(remaining))
+    assert all(0 <= share <= left for share, left in zip(shares, remaining, strict=True))
+    if remaining:
+        assert shares[0] >= min(remaining[0], budget // 2)
+
+
+def test_a_short_prompt_need_not_wait_for_a_long_one() -> None:
+    assert split_budget(64, [3000, 500, 20]) == [32, 12, 20]
+
+
+@given(st.floats(0.0001, 0.1), st.integers(1, 8))
+def test_the_pacer_settles_where_a_step_takes_its_target_time(token_s: float, num_decoding: int) -> None:
+    pacer = PrefillPacer(0.1, 512)
+    for _ in range(60):
+        size = pacer.budget(num_decoding) + num_decoding
+        pacer.observe(size, size * token_s)
+    budget = pacer.budget(num_decoding)
+    seconds = (budget + num_decoding) * token_s
+    assert seconds <= 0.11 or budget == PrefillPacer.MIN_CHUNK
+    assert seconds >= 0.08 - token_s or budget + num_decoding == 512
+
+
+def test_alone_a_prompt_gets_larger_steps() -> None:
+    pacer = PrefillPacer(0.1, 512)
+    for _ in range(20):
+        pacer.observe(64, 64 * 0.004)
+    assert pacer.budget(0) > 4 * pacer.budget(1)
