@@ -56,7 +56,7 @@ class RemoteEngine:
         self._connection = Connection(entry, offline=settings.offline)
         self._clock = clock
         self._context: int | None = None
-        # Where a chat's tokens are counted: ours and llama-server's page, then vLLM's. One that isn't there is
+        # Where a chat's tokens are counted: ours and llama-server's page, then vLLM's. One that is missing is
         # not asked again.
         self._counters = [("chat/completions/input_tokens", "input_tokens"), ("/tokenize", "count")]
 
