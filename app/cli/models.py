@@ -25,7 +25,7 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def models() -> None:
     """List, get, choose and tune models.
 
-    A model is smollm2 (the starter), a path to a .gguf file, hf:owner/repo:QUANT, or a name that `models list`
+    A model is smollm2 (the starter), a path to a .gguf file, hf:owner/repo:QUANT, or a name that `list`
     shows.
     """
 
@@ -182,8 +182,8 @@ def print_tuning(result: Tuning) -> None:
     ]
     print_table([head, *rows])
     print_text(
-        f"Tokens a second with {result.threads} threads, load {result.load:.1f}; gain is for a request of 600 "
-        "prompt and 200 answered tokens; KL is in nats a token."
+        f"Tokens a second with {result.threads} threads, load {result.load:.1f}; gain is for a request of "
+        "600 prompt and 200 answered tokens; KL is in nats a token."
     )
     if result.kept is None:
         print_text("The file as it is serves best here: nothing changes.")
