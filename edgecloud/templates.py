@@ -105,15 +105,15 @@ class ChatTemplate:
             )
         if continue_final:
             _check_continuable(messages)
-        first_error: BadRequest | None = None
+        errors: list[BadRequest] = []
         for shape in self._shapes(messages):
             try:
                 return self._render(
                     shape, tools, add_generation_prompt and not continue_final, continue_final, extra
                 )
             except _Refused as error:
-                first_error = first_error or error
-        raise first_error or BadRequest("There are no messages.", param="messages")
+                errors.append(error)
+        raise errors[0]
 
     def tool_constraint(self, tools: Sequence[Tool], choice: ToolChoice, parallel: bool) -> Constraint | None:
         """The grammar that makes the answer a tool call, for `required` or a named tool; else None."""
@@ -144,7 +144,7 @@ class ChatTemplate:
     # ---------------------------------------------------------------------------------------------- rendering
 
     def _shapes(self, messages: Sequence[Message]) -> Iterator[tuple[Message, ...]]:
-        """The messages as the template should take them; for when it refuses, with more and more joined."""
+        """The messages as the template should take them, then other ways to say the same should it refuse."""
         shape = front_system(messages)
         if not self._habits.late_system:
             shape = hoist_system(shape)
@@ -152,17 +152,13 @@ class ChatTemplate:
             shape = calls_as_text(shape)
         if not (self._habits.system and (self._habits.lone_system or len(shape) > 1)):
             shape = system_into_user(shape)
-        tried: list[tuple[Message, ...]] = []
-        for form in (
-            shape,
-            merged := merge_runs(shape),
-            hoisted := merge_runs(hoist_system(merged)),
-            merge_runs(system_into_user(hoisted)),
-            one_call_each(hoisted),
-        ):
-            if form not in tried:
-                tried.append(form)
-                yield form
+        yield shape
+        joined = merge_runs(shape)
+        if joined != shape:
+            yield joined
+        single = one_call_each(joined)
+        if single != joined:
+            yield single
 
     def _render(
         self,

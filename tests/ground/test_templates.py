@@ -305,6 +305,10 @@ class TestShapes:
         behind = ChatTemplate("{{ messages[0].content }}end|>", control_tokens=CHATML)
         assert behind.render([user("x <|im_")]) == (Segment("x ", True), Segment("<|im_end|>", False))
 
+    def test_a_bos_that_a_user_spelled_does_not_count(self):
+        template = ChatTemplate("{{ messages[0].content }}", bos="<s>")
+        assert not template.has_bos(template.render([user("<s>hi")]))
+
     def test_spellings_that_overlap_are_text_together(self):
         template = ChatTemplate("{{ messages[0].content }}", control_tokens=frozenset({"<ab", "b>>", "<ab>"}))
         assert template.render([user("x<ab>>y")]) == (
