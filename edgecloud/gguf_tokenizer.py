@@ -1,8 +1,8 @@
 """A `tokenizers` tokenizer from a GGUF, for engines that don't run on llama.cpp.
 
 Gives the token ids that llama.cpp gives for the same file: byte-level BPE (`gpt2`) with the splitting rules
-of the families below, and SentencePiece BPE (`llama`). Another vocabulary is a `NotSupported`, since near enough
-is not the same model. (Code points that Unicode has not assigned are the one exception: there the two differ.)
+of the families below, and SentencePiece BPE (`llama`). Another vocabulary is a `NotSupported`: near enough is
+not the same model. (Code points that Unicode has not assigned are the one exception: there the two differ.)
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
     `encode(text)` begins with BOS where the model wants one; `add_special_tokens=False` leaves it out.
     Control tokens spelled in the text are read as such unless `encode_special_tokens` is set, as it must be
-    for what users wrote. Raises `NotSupported` for an unknown kind of vocabulary, `ModelLoadError` for a damaged file.
+    for what users wrote. Raises `NotSupported` for an unknown kind of vocabulary, `ModelLoadError` for a
+    damaged file.
     """
     metadata = gguf.read_metadata(path)
     kind = metadata.get("tokenizer.ggml.model")
