@@ -107,6 +107,12 @@ def test_every_field_we_know_is_read() -> None:
     assert options == StreamOptions(True, True, True)
 
 
+def test_what_is_not_asked_for_is_left_to_the_engine() -> None:
+    request, options = openai_chat.parse(make_body())
+    assert request == ChatRequest(messages=(Message("user", "hello"),), door="http", id=request.id)
+    assert options == StreamOptions()
+
+
 def test_null_is_the_same_as_absent_for_every_optional_field() -> None:
     nulls = {name: None for name in FULL_BODY if name != "messages"}
     nulls |= {"grammar": None, "json_schema": None, "functions": None, "function_call": None}

@@ -127,6 +127,18 @@ def test_a_hosted_api_gets_no_unknown_field_unless_it_was_asked_for() -> None:
     assert openai_chat.encode(request, "m").keys() <= known
 
 
+def test_each_constraint_is_sent_in_a_form_that_servers_know() -> None:
+    def sent(constraint: Constraint) -> dict[str, Any]:
+        request = ChatRequest(messages=FULL.messages, constraint=constraint)
+        return openai_chat.encode(request, "m", stream=False)
+
+    assert sent(Constraint("json"))["response_format"] == {"type": "json_object"}
+    assert sent(Constraint("grammar", "root ::= x"))["grammar"] == "root ::= x"
+    schema = {"name": "answer", "strict": True, "schema": {"a": 1}}
+    expected = {"type": "json_schema", "json_schema": schema}
+    assert sent(Constraint("schema", '{"a":1}'))["response_format"] == expected
+
+
 def test_a_raw_prompt_goes_to_completions() -> None:
     request = ChatRequest(prompt=(1, 2), max_tokens=5, logprobs=0, echo=True)
     body = openai_completions.encode(request, "m", stream=False)
@@ -356,6 +368,9 @@ def test_logprobs_without_text_wait_for_it() -> None:
         {"choices": [{"delta": {"tool_calls": [{"function": {"name": "f", "arguments": {"a": math.nan}}}]}}]},
         {"choices": [{"finish_reason": 5}]},
         {"choices": [], "usage": {"prompt_tokens": "5"}},
+        {"choices": [], "usage": {"prompt_tokens": -5}},
+        {"choices": [], "usage": {"prompt_tokens": True}},
+        {"choices": [{"delta": {"content": "x"}, "logprobs": {"content": [{"logprob": 10**400}]}}]},
         {"choices": [{"delta": {"content": "x"}, "logprobs": {"content": [{"token": "x"}]}}]},
         {"choices": [{"delta": {"content": "x"}, "logprobs": {"content": [{"logprob": 0, "bytes": [300]}]}}]},
     ],
@@ -509,11 +524,17 @@ def test_the_message_is_found_in_every_shape(body: Any) -> None:
     assert "bad thing" in decode_error(500, body).message
 
 
-def test_a_refused_key_is_never_repeated() -> None:
-    error = decode_error(401, {"error": {"message": "Incorrect API key provided: SECRET123"}})
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_key_is_never_repeated(status: int) -> None:
+    error = decode_error(status, {"error": {"message": "Incorrect API key provided: SECRET123"}})
     assert "SECRET123" not in error.message
     assert isinstance(error, UpstreamError)
-    assert error.upstream_status == 401
+    assert error.upstream_status == status
+
+
+def test_the_field_that_an_upstream_refuses_is_named() -> None:
+    assert decode_error(400, {"error": {"message": "no", "param": "top_k"}}).param == "top_k"
+    assert decode_error(400, {"error": {"message": "no", "param": 5}}).param is None
 
 
 def test_long_messages_are_cut_and_odd_ones_survive() -> None:
