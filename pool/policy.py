@@ -154,7 +154,7 @@ class ShortestJob(RankPolicy):
     work, so nobody is passed by anyone who comes more than `work / ageing` seconds later.
     """
 
-    def __init__(self, work_seconds: Callable[[Sequence], float], ageing: float = 0.1) -> None:
+    def __init__(self, work_seconds: Callable[[Sequence], float], ageing: float = 0.02) -> None:
         super().__init__()
         self._work_seconds = work_seconds
         self._ageing = ageing

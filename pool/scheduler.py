@@ -136,11 +136,12 @@ class Scheduler:
 
         Raises `ValueError` for a result that does not answer the plan, which stays in flight.
         """
+        self._expect(plan)
         for sequence, item in zip(self._flight, plan.items, strict=True):
             if not sequence.request.ended:
                 _validate(item, drawn.get(item.sequence_id, ()))
         result = Committed([], [])
-        for sequence, item in zip(self._land(plan), plan.items, strict=True):
+        for sequence, item in zip(self._land(), plan.items, strict=True):
             if sequence.request.ended:
                 self.pool.release(sequence.table)
                 continue
@@ -154,7 +155,8 @@ class Scheduler:
 
     def fail(self, plan: StepPlan, now: float) -> list[Ended]:
         """A fault inside the step: its requests end with an error and everyone else goes on."""
-        flight = self._land(plan)
+        self._expect(plan)
+        flight = self._land()
         ended = []
         for sequence in flight:
             if sequence.request.ended:
@@ -262,9 +264,11 @@ class Scheduler:
             now,
         )
 
-    def _land(self, plan: StepPlan) -> list[Sequence]:
-        if self._plan is None or plan.id != self._plan.id:
+    def _expect(self, plan: StepPlan) -> None:
+        if self._plan is not plan:
             raise RuntimeError(f"step {plan.id} is not in flight; {self._plan and self._plan.id} is")
+
+    def _land(self) -> list[Sequence]:
         flight, self._flight, self._plan = self._flight, [], None
         for sequence in flight:
             sequence.in_flight = False

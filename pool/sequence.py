@@ -62,6 +62,7 @@ class Sequence:
         "host",
         "id",
         "in_flight",
+        "max_length",
         "num_computed",
         "num_hit",
         "num_overtaken",
@@ -83,6 +84,7 @@ class Sequence:
         self.tokens = tokens
         self.table = table
         self.num_prompt = len(request.job.prompt)
+        self.max_length = self.num_prompt + request.job.max_tokens
         # Choices that it stands for: all of them until the first tokens are drawn.
         self.width = 1 if request.sequences else request.job.n
         self.num_computed = 0
@@ -119,7 +121,7 @@ class Sequence:
     @property
     def num_left(self) -> int:
         """Output tokens it may still draw."""
-        return self.request.job.max_tokens - self.num_output
+        return self.max_length - len(self.tokens)
 
     @property
     def finished(self) -> bool:
