@@ -38,7 +38,7 @@ clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The stamps: a change of what is to be installed installs again, anything else does not.
-.venv/installed-starter: pyproject.toml constraints.txt .ci/setup
+.venv/installed-starter: pyproject.toml .ci/setup
 	@.ci/setup starter
 
 .venv/installed-dev: pyproject.toml constraints.txt .ci/setup
