@@ -91,7 +91,7 @@ def _logprobs(fields: Fields) -> int | None:
     top = fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
     if wanted:
         return top or 0
-    if top is not None:
+    if top:
         raise fields.wrong("top_logprobs", "is only allowed when logprobs is true")
     return None
 
@@ -342,7 +342,8 @@ class ChunkDecoder(upstream.StreamDecoder):
         reasoning = upstream.content(delta.get("reasoning_content") or delta.get("reasoning"), "reasoning")
         if reasoning:
             events.append(ReasoningDelta(reasoning, index))
-        text = upstream.content(delta.get("content"), "content")
+        # A hosted model's refusal is what it has to say.
+        text = upstream.content(delta.get("content") or delta.get("refusal"), "content")
         logprobs = self.joined(index, _read_logprobs(choice.get("logprobs")), bool(text))
         if text:
             events.append(TextDelta(text, index, logprobs, max(1, len(logprobs))))

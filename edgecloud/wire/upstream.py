@@ -108,8 +108,8 @@ class StreamDecoder:
             raise UpstreamError("The upstream gave up while answering.")
         if reason == "content_filter":
             events.append(Notice("truncated", "The upstream's content filter ended the answer."))
-        # vLLM's stop_reason is a stop string, or the id of a stop token, or null.
-        stop = choice.get("stop_reason")
+        # vLLM's and SGLang's names for the stop string, or for the id of a stop token.
+        stop = choice.get("stop_reason") or choice.get("matched_stop")
         ended = self._reason(index, reason)
         events.append(ChoiceDone(index, ended, stop if isinstance(stop, str) and ended == "stop" else None))
         return events

@@ -361,6 +361,11 @@ def test_tool_choice_without_tools_may_only_be_none_or_auto() -> None:
     assert parse(tools=[WEATHER], tool_choice="required").tool_choice == "required"
 
 
+def test_no_alternatives_are_no_reason_to_refuse() -> None:
+    assert parse(top_logprobs=0).logprobs is None
+    assert parse(top_logprobs=0, logprobs=True).logprobs == 0
+
+
 def test_minus_one_turns_top_k_off_and_makes_the_seed_random() -> None:
     sampling = parse(top_k=-1, seed=-1).sampling
     assert (sampling.top_k, sampling.seed) == (0, None)

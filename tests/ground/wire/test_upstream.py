@@ -183,6 +183,10 @@ def test_reasoning_has_two_names() -> None:
     assert decode(delta(reasoning="hm", reasoning_content="hm"), finish=False) == [ReasoningDelta("hm")]
 
 
+def test_a_refusal_is_text() -> None:
+    assert decode(delta(content=None, refusal="I can't."), finish=False) == [TextDelta("I can't.")]
+
+
 def test_content_may_come_in_parts() -> None:
     parts = [
         {"type": "text", "text": "a"},
@@ -225,11 +229,13 @@ def test_a_stop_after_tool_calls_is_tool_calls() -> None:
 
 
 def test_the_stop_string_that_ended_it_is_kept() -> None:
-    chunk = delta("stop")
-    chunk["choices"][0]["stop_reason"] = "END"
-    assert decode(chunk, finish=False) == [ChoiceDone(0, "stop", "END")]
-    chunk["choices"][0]["stop_reason"] = 2
-    assert decode(chunk, finish=False) == [ChoiceDone(0, "stop")]
+    def stopped(**fields: Any) -> list[EngineEvent]:
+        return decode(
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", **fields}]}, finish=False
+        )
+
+    assert stopped(stop_reason="END") == stopped(matched_stop="END") == [ChoiceDone(0, "stop", "END")]
+    assert stopped(stop_reason=2) == [ChoiceDone(0, "stop")]
 
 
 def test_a_content_filter_is_not_silent() -> None:
