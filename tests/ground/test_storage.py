@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -67,6 +68,14 @@ def test_a_fresh_database_is_private_to_the_user(path: Path) -> None:
     connection.close()
 
 
+def test_a_file_that_others_could_read_is_made_private(path: Path) -> None:
+    path.parent.mkdir()
+    path.touch(0o644)
+    open_database(path, MIGRATIONS).close()
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 def test_the_promised_pragmas_are_on(path: Path) -> None:
     connection = open_database(path)
 
@@ -96,9 +105,14 @@ def test_a_migration_that_commits_is_a_bug_told_at_once(path: Path) -> None:
         open_database(path, (*MIGRATIONS, commit_by_mistake))
 
 
+def create_words_slowly(connection: sqlite3.Connection) -> None:
+    create_words(connection)
+    time.sleep(0.3)  # so that the others find nothing applied and wait for the lock
+
+
 def open_when_all_are_ready(path: Path, barrier: Barrier) -> None:
     barrier.wait()
-    open_database(path, MIGRATIONS).close()
+    open_database(path, (create_words_slowly, add_first_word)).close()
 
 
 def test_eight_processes_open_a_fresh_file_at_once(path: Path) -> None:
@@ -111,7 +125,7 @@ def test_eight_processes_open_a_fresh_file_at_once(path: Path) -> None:
         process.join()
 
     assert [process.exitcode for process in processes] == [0] * 8
-    assert words(open_database(path, MIGRATIONS)) == ["first"]
+    assert words(open_database(path)) == ["first"]
 
 
 def test_a_transaction_is_all_or_nothing(path: Path) -> None:
