@@ -1,8 +1,9 @@
 """What the scheduler alone costs: `python bench/scheduler.py [--seconds 2] [--context 1000]`.
 
 Schedules and commits with no model behind it, at 8, 64 and 256 running sequences with contexts around
-`--context` tokens, decoding with a queue that is never empty. Prints steps and tokens per second of CPU time of this one
-Python thread, the median and the 99th percentile of a step; then a simulated Poisson load under each policy.
+`--context` tokens, decoding with a queue that is never empty. Prints steps and tokens per second of CPU time
+of this one Python thread, the median and the 99th percentile of a step; then a simulated Poisson load under
+each policy.
 """
 
 from __future__ import annotations
