@@ -25,6 +25,7 @@ MAX_TENSORS = 1 << 20
 MAX_ARRAY = 1 << 24
 MAX_STRING = 1 << 26
 MAX_DIMENSIONS = 4
+MAX_LAYERS = 512
 
 _SCALARS: dict[int, struct.Struct] = {
     code: struct.Struct("<" + form)
@@ -123,12 +124,17 @@ def read_info(path: Path) -> GgufInfo:
     kv_heads_total = sum(kv_heads) if len(kv_heads) > 1 else kv_heads[0] * layers
     pooling = facts.number(f"{architecture}.pooling_type", -1)
     tokens = metadata.get("tokenizer.ggml.tokens")
+    vocab_size = tokens.length if isinstance(tokens, Array) else own("vocab_size", 0)
+    if layers > MAX_LAYERS:
+        raise _damaged(path, f"it claims {layers} layers")
+    if any(facts.number(key, 0) >= max(vocab_size, 1) for key in metadata if key.endswith("_token_id")):
+        raise _damaged(path, "a special token is none of its vocabulary")
     return GgufInfo(
         architecture=architecture,
         name=facts.text("general.name") or path.stem,
         file_type=_file_type(facts.number("general.file_type", -1), tensors),
         n_params=sum(_elements(tensor.shape) for tensor in tensors),
-        vocab_size=tokens.length if isinstance(tokens, Array) else own("vocab_size", 0),
+        vocab_size=vocab_size,
         context_length=own("context_length", 0),
         block_count=layers,
         embedding_length=embedding,
@@ -245,6 +251,7 @@ class _Header:
         self._data = data
         self._arrays = arrays
         self._at = 0
+        self._key = ""
         try:
             self._parse()
         except struct.error:
@@ -270,6 +277,7 @@ class _Header:
             key = self._string()
             if not key or key in self.metadata:
                 raise _damaged(self.path, "a key in it is empty or appears twice")
+            self._key = key
             self.metadata[key] = self._value(self._scalar(_U32))
         alignment = self.metadata.get("general.alignment", 32)
         if type(alignment) is not int or not 8 <= alignment <= 1 << 20 or alignment & (alignment - 1):
@@ -343,10 +351,17 @@ class _Header:
     def _skip_strings(self, length: int) -> Array:
         data, at, unpack = self._data, self._at, _U64.unpack_from
         end = len(data)
+        # llama.cpp ends the process for a vocabulary in which a token appears twice.
+        seen: set[bytes] | None = set() if self._key == "tokenizer.ggml.tokens" else None
         for _ in range(length):
-            at += 8 + unpack(data, at)[0]
+            start = at + 8
+            at = start + unpack(data, at)[0]
             if at > end:
                 raise self._truncated()
+            if seen is not None:
+                seen.add(data[start:at])
+        if seen is not None and len(seen) != length:
+            raise _damaged(self.path, "its vocabulary has a token twice")
         self._at = at
         return Array(length)
 

@@ -145,6 +145,14 @@ def test_flipped_bytes_never_do_worse_than_a_refusal(tiny: Path) -> None:
     assert num_refused > 300
 
 
+def test_what_would_end_the_process_in_llama_cpp_is_refused(tmp_path: Path) -> None:
+    assert "2147483650 layers" in refusal(write_gguf(tmp_path / "a.gguf", llama__block_count=2**31 + 2))
+    assert "special token" in refusal(write_gguf(tmp_path / "b.gguf", tokenizer__ggml__eos_token_id=5000))
+    twice = write_gguf(tmp_path / "c.gguf")
+    twice.write_bytes(twice.read_bytes().replace(b"token4999", b"token4998"))
+    assert "a token twice" in refusal(twice)
+
+
 def test_shards_are_read_as_one_model_and_a_missing_one_is_named(tmp_path: Path) -> None:
     first = write_gguf(tmp_path / "big-00001-of-00002.gguf", split__count=2)
     assert "big-00002-of-00002.gguf is missing" in refusal(first)
