@@ -7,6 +7,7 @@ from fastapi import FastAPI, Request, Response
 from edgecloud.http.answer import Door, StreamedAnswer, WholeAnswer
 from edgecloud.http.openai import admitted
 from edgecloud.http.responses import json_response
+from edgecloud.http.routes import add_api
 from edgecloud.http.sse import ANTHROPIC
 from edgecloud.wire import anthropic
 
@@ -22,9 +23,8 @@ class AnthropicRoutes:
 
     def add_to(self, app: FastAPI) -> None:
         """Register the routes."""
-        for prefix in ("/v1", ""):
-            app.add_route(f"{prefix}/messages", self.messages, methods=["POST"])
-            app.add_route(f"{prefix}/messages/count_tokens", self.count_tokens, methods=["POST"])
+        add_api(app, "POST", "/messages", self.messages)
+        add_api(app, "POST", "/messages/count_tokens", self.count_tokens)
 
     async def messages(self, http: Request) -> Response:
         request, options = anthropic.parse(await self.door.bodies.json(http.scope, http.receive))

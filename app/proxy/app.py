@@ -10,6 +10,8 @@ from edgecloud.http.answer import Door
 from edgecloud.http.body import Bodies
 from edgecloud.http.drain import Drain
 from edgecloud.http.openai import OpenAIRoutes
+from edgecloud.http.openapi import document
+from edgecloud.http.operations import OperatorRoutes
 from edgecloud.http.stack import guarded_app
 from edgecloud.settings import Settings
 from edgecloud.telemetry import Metrics, metrics
@@ -18,8 +20,6 @@ from ..gateway import Gateway
 from .anthropic import AnthropicRoutes
 from .embeddings import EmbeddingRoutes
 from .models import ModelRoutes
-from .openapi import document
-from .operations import OperatorRoutes
 from .responses import ResponsesRoutes
 from .tokens import TokenRoutes
 
@@ -47,6 +47,6 @@ def create_app(
     EmbeddingRoutes(door, gateway).add_to(app)
     ModelRoutes(gateway).add_to(app)
     TokenRoutes(door, gateway).add_to(app)
-    OperatorRoutes(door, gateway).add_to(app, metrics=settings.server.metrics)
+    OperatorRoutes(door, gateway.health).add_to(app, metrics=settings.server.metrics)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     return app

@@ -10,6 +10,7 @@ from edgecloud.http.answer import Door
 from edgecloud.http.call import call_of
 from edgecloud.http.drain import Watch
 from edgecloud.http.responses import json_response
+from edgecloud.http.routes import add_api
 from edgecloud.wire import openai_embeddings
 
 from ..gateway import Gateway
@@ -24,8 +25,7 @@ class EmbeddingRoutes:
 
     def add_to(self, app: FastAPI) -> None:
         """Register the routes."""
-        for prefix in ("/v1", ""):
-            app.add_route(f"{prefix}/embeddings", self.embeddings, methods=["POST"])
+        add_api(app, "POST", "/embeddings", self.embeddings)
 
     async def embeddings(self, http: Request) -> Response:
         request, encoding = openai_embeddings.parse(await self.door.bodies.json(http.scope, http.receive))

@@ -6,6 +6,7 @@ from fastapi import FastAPI, Request, Response
 
 from edgecloud.errors import ModelNotFound
 from edgecloud.http.responses import json_response
+from edgecloud.http.routes import add_api
 from edgecloud.wire import openai_models
 
 from ..gateway import Gateway
@@ -19,9 +20,8 @@ class ModelRoutes:
 
     def add_to(self, app: FastAPI) -> None:
         """Register the routes."""
-        for prefix in ("/v1", ""):
-            app.add_route(f"{prefix}/models", self.list, methods=["GET"])
-            app.add_route(f"{prefix}/models/{{model:path}}", self.one, methods=["GET"])
+        add_api(app, "GET", "/models", self.list)
+        add_api(app, "GET", "/models/{model:path}", self.one)
 
     async def list(self, http: Request) -> Response:
         return json_response(openai_models.list_body(await self.gateway.models()))

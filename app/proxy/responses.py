@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request, Response
 from edgecloud.http.answer import Door, StreamedAnswer, WholeAnswer
 from edgecloud.http.openai import admitted
 from edgecloud.http.responses import json_response
+from edgecloud.http.routes import add_api
 from edgecloud.http.sse import RESPONSES
 from edgecloud.wire import openai_responses
 from edgecloud.wire.openai_responses_answer import ResponseEvents
@@ -26,9 +27,8 @@ class ResponsesRoutes:
 
     def add_to(self, app: FastAPI) -> None:
         """Register the routes."""
-        for prefix in ("/v1", ""):
-            app.add_route(f"{prefix}/responses", self.responses, methods=["POST"])
-            app.add_route(f"{prefix}/responses/input_tokens", self.input_tokens, methods=["POST"])
+        add_api(app, "POST", "/responses", self.responses)
+        add_api(app, "POST", "/responses/input_tokens", self.input_tokens)
 
     async def responses(self, http: Request) -> Response:
         call = openai_responses.parse(await self.door.bodies.json(http.scope, http.receive))

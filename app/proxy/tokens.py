@@ -10,6 +10,7 @@ from edgecloud.errors import BadRequest
 from edgecloud.http.answer import Door
 from edgecloud.http.openai import admitted
 from edgecloud.http.responses import json_response
+from edgecloud.http.routes import add_api
 from edgecloud.wire import fields as read
 from edgecloud.wire import openai_chat
 from edgecloud.wire.fields import Fields
@@ -26,10 +27,9 @@ class TokenRoutes:
 
     def add_to(self, app: FastAPI) -> None:
         """Register the routes."""
-        for prefix in ("/v1", ""):
-            app.add_route(f"{prefix}/chat/completions/input_tokens", self.input_tokens, methods=["POST"])
-            app.add_route(f"{prefix}/tokenize", self.tokenize, methods=["POST"])
-            app.add_route(f"{prefix}/detokenize", self.detokenize, methods=["POST"])
+        add_api(app, "POST", "/chat/completions/input_tokens", self.input_tokens)
+        add_api(app, "POST", "/tokenize", self.tokenize)
+        add_api(app, "POST", "/detokenize", self.detokenize)
 
     async def input_tokens(self, http: Request) -> Response:
         """How many prompt tokens a chat would be charged with."""

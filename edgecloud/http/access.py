@@ -60,8 +60,7 @@ class Access:
         seconds = time.perf_counter() - call.started
         if call.error == "client_gone":
             call.status = CLIENT_CLOSED
-        route = getattr(scope.get("route"), "path", "unmatched")
-        self.metrics.count_request(route, call.status or 500, call.model, seconds)
+        self.metrics.count_request(call.route, call.status or 500, call.model, seconds)
         if not log.isEnabledFor(logging.INFO):
             return
         client = scope.get("client")

@@ -26,6 +26,7 @@ class Call:
     request_id: str
     own_id: bool
     started: float = field(default_factory=time.perf_counter)
+    route: str = "unmatched"
     status: int = 0
     body_read: bool = False
     bytes_out: int = 0

@@ -16,6 +16,7 @@ from edgecloud.http.answer import Door, StreamedAnswer, WholeAnswer
 from edgecloud.http.asgi import Scope, header
 from edgecloud.http.call import call_of
 from edgecloud.http.merge import Events
+from edgecloud.http.routes import add_api
 from edgecloud.types import ChatRequest, new_id
 from edgecloud.wire import openai_chat, openai_completions
 
@@ -61,9 +62,8 @@ class OpenAIRoutes:
 
     def add_to(self, app: FastAPI) -> None:
         """Register the routes."""
-        for prefix in ("/v1", ""):
-            app.add_route(f"{prefix}/chat/completions", self.chat_completions, methods=["POST"])
-            app.add_route(f"{prefix}/completions", self.completions, methods=["POST"])
+        add_api(app, "POST", "/chat/completions", self.chat_completions)
+        add_api(app, "POST", "/completions", self.completions)
 
     async def chat_completions(self, http: Request) -> Response:
         request, options = openai_chat.parse(await self.door.bodies.json(http.scope, http.receive))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -9,26 +11,28 @@ from edgecloud.errors import Unavailable
 from edgecloud.http.answer import Door
 from edgecloud.http.drain import stopping
 from edgecloud.http.responses import json_response
-
-from ..gateway import Gateway
+from edgecloud.http.routes import add_route
+from edgecloud.types import Health
 
 
 class OperatorRoutes:
-    """Health (no key needed), `/version`, `/load` and `/metrics`."""
+    """Health (no key needed), `/version`, `/load` and `/metrics`. `health` says whether answers can be had
+    now.
+    """
 
-    def __init__(self, door: Door, gateway: Gateway) -> None:
+    def __init__(self, door: Door, health: Callable[[], Awaitable[Health]]) -> None:
         self.door = door
-        self.gateway = gateway
+        self.health = health
 
     def add_to(self, app: FastAPI, *, metrics: bool) -> None:
         """Register the routes; `metrics` false leaves `/metrics` out."""
         for path in ("/health", "/health/", "/health/ready", "/v1/health"):
-            app.add_route(path, self.ready, methods=["GET"])
-        app.add_route("/health/live", self.live, methods=["GET"])
-        app.add_route("/version", self.version, methods=["GET"])
-        app.add_route("/load", self.load, methods=["GET"])
+            add_route(app, "GET", path, self.ready)
+        add_route(app, "GET", "/health/live", self.live)
+        add_route(app, "GET", "/version", self.version)
+        add_route(app, "GET", "/load", self.load)
         if metrics:
-            app.add_route("/metrics", self.metrics, methods=["GET"])
+            add_route(app, "GET", "/metrics", self.metrics)
 
     async def live(self, http: Request) -> Response:
         """The process runs."""
@@ -38,7 +42,7 @@ class OperatorRoutes:
         """It can answer now: the engines can decode and the server is not on its way out."""
         if self.door.drain.draining:
             raise stopping()
-        health = await self.gateway.health()
+        health = await self.health()
         if not health.ok:
             raise Unavailable(health.detail or "The engine is not ready.", code="not_ready")
         return json_response({"status": "ok", "running": health.running, "waiting": health.waiting})
@@ -51,5 +55,5 @@ class OperatorRoutes:
         return json_response({"server_load": len(self.door.drain.watches)})
 
     async def metrics(self, http: Request) -> Response:
-        text = self.door.metrics.render(await self.gateway.health())
+        text = self.door.metrics.render(await self.health())
         return Response(text, media_type=CONTENT_TYPE_LATEST)
