@@ -123,6 +123,13 @@ def test_tool_choices(choice: dict[str, Any], expected: str) -> None:
     assert parse(tools=[WEATHER], tool_choice=choice).tool_choice == expected
 
 
+def test_the_least_that_can_be_asked() -> None:
+    request = parse(max_tokens=1)
+    assert request == ChatRequest(
+        messages=(Message("user", "hello"),), max_tokens=1, door="http", id=request.id
+    )
+
+
 def test_a_last_message_of_the_assistants_is_continued() -> None:
     turns = [{"role": "user", "content": "Count"}, {"role": "assistant", "content": "1, 2,"}]
     assert parse(messages=turns).continue_final

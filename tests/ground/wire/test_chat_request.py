@@ -361,6 +361,27 @@ def test_tool_choice_without_tools_may_only_be_none_or_auto() -> None:
     assert parse(tools=[WEATHER], tool_choice="required").tool_choice == "required"
 
 
+@pytest.mark.parametrize(
+    "ends",
+    [
+        {
+            "temperature": 0,
+            "top_p": 1,
+            "min_p": 0,
+            "top_k": 0,
+            "presence_penalty": -2,
+            "frequency_penalty": 2,
+        },
+        {"temperature": 2, "min_p": 1, "presence_penalty": 2, "frequency_penalty": -2, "n": 128},
+        {"seed": 2**63 - 1, "n": 1, "max_tokens": 1, "max_completion_tokens": 1, "n_predict": 1},
+        {"seed": -(2**63), "logprobs": True, "top_logprobs": 20, "stop": ["x"] * 16, "stop_token_ids": [0]},
+        {"logit_bias": {"0": -100, "2147483647": 100}},
+    ],
+)
+def test_the_ends_of_the_ranges_are_allowed(ends: dict[str, Any]) -> None:
+    assert parse(**ends)
+
+
 def test_no_alternatives_are_no_reason_to_refuse() -> None:
     assert parse(top_logprobs=0).logprobs is None
     assert parse(top_logprobs=0, logprobs=True).logprobs == 0
