@@ -95,7 +95,7 @@ class Content(NamedTuple):
             "name": message.name,
         }
         kept = {key: value for key, value in extra.items() if value}
-        return cls(message.role, storable(message.content), json.dumps(kept) if kept else None)
+        return cls(storable(message.role), storable(message.content), json.dumps(kept) if kept else None)
 
     def message(self, reasoning: str | None) -> Message:
         extra = json.loads(self.extra) if self.extra else {}
@@ -111,7 +111,9 @@ class Content(NamedTuple):
 
     @property
     def digest(self) -> bytes:
-        return hashlib.sha256(json.dumps(self).encode()).digest()[:16]
+        # JSON holds no bare newline, so no two contents look the same. The text itself is hashed as it is: an
+        # agent's whole history comes by here with every request.
+        return hashlib.sha256(f"{json.dumps([self.role, self.extra])}\n{self.text}".encode()).digest()[:16]
 
 
 def extend_path(path: bytes, digest: bytes) -> bytes:
@@ -148,7 +150,7 @@ def title_of(prompt: Sequence[Message]) -> str:
 
 def storable(text: str) -> str:
     """SQLite holds UTF-8: a lone surrogate becomes a question mark."""
-    return text.encode("utf-8", "replace").decode()
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 # ----------------------------------------------------------------------------------------------- exports
