@@ -1,4 +1,4 @@
-"""The README's first command, as a stranger runs it. Downloads from PyPI; compiles where no wheel is cached."""
+"""The first command of the README, as a stranger runs it. Downloads; compiles where no wheel is cached."""
 
 from __future__ import annotations
 
