@@ -54,8 +54,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was measured of one file. `gain` is how many times faster than the original it serves a typical
-    request; `verdict` says what became of it."""
+    """What was measured of one file. `gain` is how many times faster than the original it serves a chat's
+    turn; `verdict` says what became of it."""
 
     quant: str
     size: int
@@ -77,10 +77,17 @@ class Tuning:
     load: float
 
 
-def request_seconds(speed: Speed) -> float:
-    """What all is weighed by: seconds of machine time for a request of 600 prompt tokens and 200 answered
-    ones, half of them drawn alone and half in company of 8."""
-    return 600 / speed.prefill + 100 / speed.alone + 100 / speed.together
+def turn_seconds(speed: Speed) -> float:
+    """What all is weighed by: seconds of machine time for a chat's turn of 200 new prompt tokens (the rest is
+    remembered) and 300 answered ones, a third of them drawn alone and two thirds in company of 8."""
+    return 200 / speed.prefill + 100 / speed.alone + 200 / speed.together
+
+
+def is_better(row: Row, than: Row) -> bool:
+    """Faster, or nearer to the original where speed makes no real difference."""
+    if max(row.gain, than.gain) < LEAST_GAIN * min(row.gain, than.gain):
+        return row.divergence.kl < than.divergence.kl
+    return row.gain > than.gain
 
 
 def tune(
@@ -180,7 +187,7 @@ class _Bench:
     def run(self, names: Sequence[str], kl_bound: float) -> tuple[tuple[Row, ...], Path | None]:
         original = self._probe(self._path)
         measured: list[Row] = []
-        winner: tuple[float, Path] | None = None
+        winner: tuple[Row, Path] | None = None
         try:
             for name in names:
                 try:
@@ -190,10 +197,10 @@ class _Bench:
                     self._say(error.message)
                     continue
                 measured.append(row)
-                if row.verdict == "" and (winner is None or row.gain > winner[0]):
+                if row.verdict == "" and (winner is None or is_better(row, winner[0])):
                     if winner is not None:
                         winner[1].unlink()
-                    winner = (row.gain, path)
+                    winner = (row, path)
                 else:
                     path.unlink()
         finally:
@@ -249,7 +256,7 @@ class _Bench:
         self._original_speeds += baseline
         speed = _median(speeds)
         pairs = zip(baseline, speeds, strict=True)
-        gain = statistics.median(request_seconds(before) / request_seconds(after) for before, after in pairs)
+        gain = statistics.median(turn_seconds(before) / turn_seconds(after) for before, after in pairs)
         verdict = ""
         if not distance.kl <= kl_bound:  # NaN is no closeness either
             verdict = f"too far from the original (bound {kl_bound:g})"
@@ -266,7 +273,7 @@ class _Bench:
 def _verdict(row: Row, kept: Path | None) -> str:
     if row.verdict:
         return row.verdict
-    return "kept" if kept is not None and kept.stem == row.quant else "slower than the one kept"
+    return "kept" if kept is not None and kept.stem == row.quant else "not as good as the one kept"
 
 
 def _median(speeds: Sequence[Speed]) -> Speed:

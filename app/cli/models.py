@@ -182,8 +182,8 @@ def print_tuning(result: Tuning) -> None:
     ]
     print_table([head, *rows])
     print_text(
-        f"Tokens a second with {result.threads} threads, load {result.load:.1f}; gain is for a request of "
-        "600 prompt and 200 answered tokens; KL is in nats a token."
+        f"Tokens a second with {result.threads} threads, load {result.load:.1f}; gain is for a turn of "
+        "200 new and 300 answered tokens; KL is in nats a token."
     )
     if result.kept is None:
         print_text("The file as it is serves best here: nothing changes.")

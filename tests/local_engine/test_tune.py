@@ -108,7 +108,17 @@ def test_speed_alone_chooses_when_the_bound_allows_it(model: ModelFile, bench: d
     tuning = run(model, kl_bound=0.5)
 
     assert tuning.kept == "Q4_0"
-    assert tuning.rows[1].verdict == "slower than the one kept"
+    assert tuning.rows[1].verdict == "not as good as the one kept"
+
+
+@pytest.mark.parametrize("order", [("Q8_0", "Q4_0"), ("Q4_0", "Q8_0")])
+def test_of_two_that_are_equally_fast_the_nearer_one_is_kept(
+    order: tuple[str, ...], model: ModelFile, bench: dict[str, Divergence], home: Path
+) -> None:
+    ScriptedProbe.speeds["Q4_0"] = Speed(500, 90, 250)
+
+    assert run(model, order, kl_bound=0.5).kept == "Q8_0"
+    assert tuned_files(home) == ["Q8_0.gguf", "tune.json"]
 
 
 def test_without_a_real_gain_the_original_stays(
@@ -139,11 +149,11 @@ def test_files_are_measured_in_turns_two_at_a_time(model: ModelFile, bench: dict
     assert ScriptedProbe.open == set()
 
 
-def test_the_gain_is_that_of_a_whole_request(model: ModelFile, bench: dict[str, Divergence]) -> None:
-    before, after = tune.request_seconds(Speed(256, 107, 192)), tune.request_seconds(Speed(480, 89, 246))
+def test_the_gain_is_that_of_a_whole_turn(model: ModelFile, bench: dict[str, Divergence]) -> None:
+    before, after = tune.turn_seconds(Speed(256, 107, 192)), tune.turn_seconds(Speed(480, 89, 246))
 
     assert run(model).rows[1].gain == pytest.approx(before / after)
-    assert before == pytest.approx(600 / 256 + 100 / 107 + 100 / 192)
+    assert before == pytest.approx(200 / 256 + 100 / 107 + 200 / 192)
 
 
 def test_the_type_that_the_model_has_is_not_tried(model: ModelFile, bench: dict[str, Divergence]) -> None:
