@@ -223,6 +223,11 @@ def test_parts_of_a_character_share_its_offset_and_are_named_by_their_bytes() ->
     assert logprobs["tokens"][1:3] == ["bytes:\\xf0", "bytes:\\x9f"]
 
 
+def test_a_byte_that_is_no_character_counts_as_the_replacement_that_is_shown() -> None:
+    logprobs = legacy(make_logprob("�", raw=b"\xff"), make_logprob("a"))
+    assert (logprobs["tokens"], logprobs["text_offset"]) == (["bytes:\\xff", "a"], [0, 1])
+
+
 def test_offsets_go_on_through_a_stream_and_do_not_mind_text_held_back() -> None:
     requests = make_requests(2, logprobs=0)
     encoder = openai_completions.CompletionChunks(requests, StreamOptions(True), "auto", CREATED)
