@@ -12,33 +12,31 @@ from starlette.routing import Route
 _TEXT = {"type": "string"}
 _FLAG = {"type": "boolean"}
 _COUNT = {"type": "integer", "minimum": 1}
-_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-_MESSAGES = {
+_SOME_TEXT = {"type": "string", "minLength": 1}
+_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
+_PARTS = {
     "type": "array",
-    "minItems": 1,
     "items": {
         "type": "object",
-        "required": ["role", "content"],
-        "properties": {
-            "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
-            "content": {
-                "anyOf": [
-                    _TEXT,
-                    {
-                        "type": "array",
-                        "items": {
-                            "type": "object",
-                            "required": ["type", "text"],
-                            "properties": {"type": {"const": "text"}, "text": _TEXT},
-                        },
-                    },
-                ]
-            },
-        },
+        "required": ["type", "text"],
+        "properties": {"type": {"const": "text"}, "text": _TEXT},
     },
 }
+
+
+def _messages(*roles: str) -> dict[str, Any]:
+    message = {
+        "type": "object",
+        "required": ["role", "content"],
+        "properties": {"role": {"enum": list(roles)}, "content": {"anyOf": [_TEXT, _PARTS]}},
+    }
+    return {"type": "array", "minItems": 1, "items": message}
+
+
+_MESSAGES = _messages("system", "developer", "user", "assistant")
+_TURNS = _messages("user", "assistant")
 _SAMPLING = {
-    "model": _TEXT,
+    "model": _SOME_TEXT,
     "temperature": {"type": "number", "minimum": 0, "maximum": 2},
     "top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
     "top_k": {"type": "integer", "minimum": 0},
@@ -52,7 +50,8 @@ _OPENAI = _SAMPLING | {
     "presence_penalty": {"type": "number", "minimum": -2, "maximum": 2},
     "frequency_penalty": {"type": "number", "minimum": -2, "maximum": 2},
 }
-_PROMPTS = {"anyOf": [_TEXT, _IDS, {"type": "array", "items": {"anyOf": [_TEXT, _IDS]}}]}
+_PROMPT = {"anyOf": [_SOME_TEXT, _IDS | {"minItems": 1}]}
+_PROMPTS = {"anyOf": [_PROMPT, {"type": "array", "items": _PROMPT, "minItems": 1, "maxItems": 128}]}
 
 # What each path wants: required fields, and the fields there are.
 _BODIES: dict[str, tuple[list[str], dict[str, Any]]] = {
@@ -60,27 +59,27 @@ _BODIES: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["messages"],
         _OPENAI | {"messages": _MESSAGES, "max_completion_tokens": _COUNT, "logprobs": _FLAG},
     ),
-    "/chat/completions/input_tokens": (["messages"], {"model": _TEXT, "messages": _MESSAGES}),
+    "/chat/completions/input_tokens": (["messages"], {"model": _SOME_TEXT, "messages": _MESSAGES}),
     "/completions": (["prompt"], _OPENAI | {"prompt": _PROMPTS, "echo": _FLAG}),
     "/embeddings": (
         ["input"],
-        {"model": _TEXT, "input": _PROMPTS, "encoding_format": {"enum": ["float", "base64"]}},
+        {"model": _SOME_TEXT, "input": _PROMPTS, "encoding_format": {"enum": ["float", "base64"]}},
     ),
     "/responses": (
         ["input"],
         _SAMPLING | {"input": _TEXT, "instructions": _TEXT, "max_output_tokens": _COUNT},
     ),
-    "/responses/input_tokens": (["input"], {"model": _TEXT, "input": _TEXT}),
+    "/responses/input_tokens": (["input"], {"model": _SOME_TEXT, "input": _TEXT}),
     "/messages": (
         ["max_tokens", "messages"],
-        _SAMPLING | {"max_tokens": _COUNT, "messages": _MESSAGES, "system": _TEXT},
+        _SAMPLING | {"max_tokens": _COUNT, "messages": _TURNS, "system": _TEXT},
     ),
-    "/messages/count_tokens": (["messages"], {"model": _TEXT, "messages": _MESSAGES, "system": _TEXT}),
+    "/messages/count_tokens": (["messages"], {"model": _SOME_TEXT, "messages": _TURNS, "system": _TEXT}),
     "/tokenize": (
         ["content"],
-        {"model": _TEXT, "content": _TEXT, "add_special": _FLAG, "with_pieces": _FLAG},
+        {"model": _SOME_TEXT, "content": _TEXT, "add_special": _FLAG, "with_pieces": _FLAG},
     ),
-    "/detokenize": (["tokens"], {"model": _TEXT, "tokens": _IDS}),
+    "/detokenize": (["tokens"], {"model": _SOME_TEXT, "tokens": _IDS}),
 }
 _ERROR = {
     "description": "What is wrong, in one sentence.",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from edgecloud.app.gateway import Gateway
 from edgecloud.engine import Embedder, Engine
-from edgecloud.errors import ModelNotFound, NotSupported
+from edgecloud.errors import BadRequest, ModelNotFound
 from edgecloud.settings import Settings
 from edgecloud.types import EmbedResult, ModelCard
 
@@ -51,7 +51,7 @@ class FakeCatalog:
 
     async def embedder(self, name: str, *, listed_only: bool) -> Embedder:
         if self.fake_embedder is None or name in self.engines:
-            raise NotSupported(f"{name} has no embeddings.", param="model")
+            raise BadRequest(f"{name} gives no embeddings.", param="model")
         if name not in ("auto", self.fake_embedder.name):
             raise ModelNotFound(name, [self.fake_embedder.name])
         return self.fake_embedder
