@@ -6,6 +6,7 @@ import copy
 import random
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from edgecloud.types import (
@@ -21,6 +22,9 @@ from edgecloud.types import (
     TopLogprob,
     Usage,
 )
+
+# A busy machine is no failure.
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 CREATED = 1_700_000_000
 START = Start("local", "smollm2", prompt_tokens=7, variant="Q4_1")

@@ -31,7 +31,7 @@ from edgecloud.wire import anthropic, native
 from edgecloud.wire.common import StreamOptions
 from edgecloud.wire.errors import anthropic_error, openai_error
 
-from .answers import START, json_values, mutate, script, text_answer, thinking_answer, tool_answer
+from .answers import PATIENT, START, json_values, mutate, script, text_answer, thinking_answer, tool_answer
 from .judges import canned, judge, judge_union, sse
 
 REQUEST = ChatRequest(messages=(Message("user", "hello"),), id="req-abc")
@@ -209,7 +209,7 @@ def written(body: Any) -> str:
     return json.dumps(native.dump(request), ensure_ascii=False, allow_nan=False)
 
 
-@settings(max_examples=200)
+@settings(PATIENT, max_examples=200)
 @given(st.integers(0, 2**32), json_values())
 def test_any_json_anywhere_in_a_body_is_a_request_or_a_bad_request(seed: int, value: Any) -> None:
     written(mutate(FULL_BODY, seed, value)).encode()

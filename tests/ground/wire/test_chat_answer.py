@@ -31,7 +31,7 @@ from edgecloud.wire import openai_chat
 from edgecloud.wire.common import StreamOptions
 from edgecloud.wire.errors import openai_error
 
-from .answers import CREATED, START, make_logprob, script, text_answer, thinking_answer, tool_answer
+from .answers import CREATED, PATIENT, START, make_logprob, script, text_answer, thinking_answer, tool_answer
 from .judges import canned, judge, sse
 
 REQUEST = ChatRequest(messages=(Message("user", "hello"),), id="req-abc")
@@ -236,6 +236,7 @@ deltas = st.one_of(
 )
 
 
+@PATIENT
 @given(st.lists(deltas, max_size=20), st.booleans())
 def test_a_stream_says_what_the_whole_answer_says(
     events: list[TextDelta | ReasoningDelta], usage: bool

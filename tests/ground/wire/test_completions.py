@@ -19,7 +19,7 @@ from edgecloud.wire import native, openai_completions
 from edgecloud.wire.common import StreamOptions
 from edgecloud.wire.errors import openai_error
 
-from .answers import CREATED, DONE, START, json_values, make_logprob, mutate, script
+from .answers import CREATED, DONE, PATIENT, START, json_values, make_logprob, mutate, script
 from .judges import canned, judge, sse
 
 FULL_BODY = {
@@ -256,7 +256,7 @@ def written(body: Any) -> str:
     return json.dumps([native.dump(request) for request in requests], ensure_ascii=False, allow_nan=False)
 
 
-@settings(max_examples=200)
+@settings(PATIENT, max_examples=200)
 @given(st.integers(0, 2**32), json_values())
 def test_any_json_anywhere_in_a_body_is_requests_or_a_bad_request(seed: int, value: Any) -> None:
     written(mutate(FULL_BODY, seed, value)).encode()

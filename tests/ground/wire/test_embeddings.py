@@ -15,7 +15,7 @@ from edgecloud.errors import BadRequest
 from edgecloud.types import EmbedResult, ModelCard
 from edgecloud.wire import openai_embeddings, openai_models
 
-from .answers import json_values
+from .answers import PATIENT, json_values
 from .judges import canned, judge
 
 RESULT = EmbedResult(((0.6, -0.8), (1.0, 0.0)), "minilm", 9)
@@ -74,6 +74,7 @@ def test_the_sdk_reads_base64_as_the_same_numbers() -> None:
     assert [entry.embedding for entry in answer.data] == [pytest.approx([0.6, -0.8]), [1.0, 0.0]]
 
 
+@PATIENT
 @given(json_values())
 def test_any_json_is_a_request_or_a_bad_request(value: Any) -> None:
     for body in (value, {"input": value}, {"input": "x", "dimensions": value, "encoding_format": value}):

@@ -21,7 +21,7 @@ from edgecloud.errors import (
 from edgecloud.types import ChatRequest, Message, TextDelta
 from edgecloud.wire import native
 
-from .answers import json_values, mutate
+from .answers import PATIENT, json_values, mutate
 
 TRAVELLING = [
     types.ChatRequest,
@@ -98,7 +98,7 @@ def over_the_socket(value: Any) -> Any:
     return native.load(json.loads(json.dumps(native.dump(value))))
 
 
-@settings(max_examples=50)
+@settings(PATIENT, max_examples=50)
 @given(st.data())
 @pytest.mark.parametrize("cls", TRAVELLING)
 def test_every_type_comes_back_as_it_was(cls: type[Any], data: st.DataObject) -> None:
@@ -229,7 +229,7 @@ def message_of(value: Any) -> str:
     return ""
 
 
-@settings(max_examples=200)
+@settings(PATIENT, max_examples=200)
 @given(st.integers(0, 2**32), json_values())
 def test_any_json_is_ours_or_a_bad_request(seed: int, value: Any) -> None:
     assert len(message_of(value)) < 500

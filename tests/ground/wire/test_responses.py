@@ -33,6 +33,7 @@ from edgecloud.wire.openai_responses_answer import ResponseEvents
 
 from .answers import (
     CREATED,
+    PATIENT,
     START,
     json_values,
     make_logprob,
@@ -179,7 +180,7 @@ def written(body: Any) -> str:
     return json.dumps([native.dump(call.request), call.echo], ensure_ascii=False, allow_nan=False)
 
 
-@settings(max_examples=200)
+@settings(PATIENT, max_examples=200)
 @given(st.integers(0, 2**32), json_values())
 def test_any_json_anywhere_in_a_body_is_a_request_or_a_bad_request(seed: int, value: Any) -> None:
     written(mutate(FULL_BODY, seed, value)).encode()

@@ -47,7 +47,7 @@ from edgecloud.wire import openai_chat, openai_completions
 from edgecloud.wire.common import StreamOptions
 from edgecloud.wire.upstream import MAX_QUOTE, decode_error
 
-from .answers import CREATED, json_values, mutate, text_answer, thinking_answer, tool_answer
+from .answers import CREATED, PATIENT, json_values, mutate, text_answer, thinking_answer, tool_answer
 
 PIXEL = "data:image/png;base64,iVBO"
 
@@ -449,7 +449,7 @@ def events_or_error(decoder: Any, chunk: Any) -> list[EngineEvent] | UpstreamErr
         return error
 
 
-@settings(max_examples=200)
+@settings(PATIENT, max_examples=200)
 @given(st.integers(0, 2**32), json_values())
 def test_any_json_in_a_chunk_is_events_or_an_error_of_the_upstream(seed: int, value: Any) -> None:
     events_or_error(openai_chat.ChunkDecoder(), mutate(WHOLE_CHUNK, seed, value))
@@ -563,6 +563,7 @@ def test_a_prompt_that_is_too_long_there_is_too_long_here() -> None:
     assert decode_error(400, vllm).code == decode_error(400, hosted).code == "context_length_exceeded"
 
 
+@PATIENT
 @given(st.integers(400, 599), json_values())
 def test_any_error_body_gives_one_of_our_errors(status: int, body: Any) -> None:
     error = decode_error(status, body)
