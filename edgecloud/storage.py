@@ -42,10 +42,7 @@ def open_database(
     """
     with storage_errors(path.name):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # SQLite gives the WAL and shared-memory files the mode of the database.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.fchmod(descriptor, 0o600)
-        os.close(descriptor)
+        _make_private(path)
         connection = sqlite3.connect(path, timeout=busy_s, isolation_level=None, check_same_thread=False)
         try:
             _enter_wal(connection, busy_s)
@@ -145,6 +142,19 @@ def _explain(error: sqlite3.Error, name: str) -> StorageError:
             )
         case _:
             return StorageError(f"{name} cannot be used: {error}.")
+
+
+def _make_private(path: Path) -> None:
+    """See to it that the file is there and 0600; SQLite gives its WAL and shared memory the same mode.
+
+    A file that exists is never opened here: closing it would drop the locks that other connections of this
+    process hold on it, and another process could then take the WAL away from under them.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)
 
 
 def _enter_wal(connection: sqlite3.Connection, busy_s: float) -> None:

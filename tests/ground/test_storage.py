@@ -214,7 +214,7 @@ def test_a_healthy_cache_is_kept(path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
-    with pytest.raises(StorageError, match=r"words\.db cannot be opened: .*(exists|directory)"):
+    with pytest.raises(StorageError, match=r"words\.db cannot be opened: .*([Ee]xists|directory)"):
         open_database(tmp_path / "file" / "words.db")
 
 
@@ -243,7 +243,7 @@ except StorageError as error:
 
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
 
-    assert "words.db cannot be opened: Permission denied." in done.stdout, done.stderr
+    assert "words.db cannot be written: check the permissions" in done.stdout, done.stderr
 
 
 def test_the_wal_is_emptied_unless_someone_reads(path: Path) -> None:
@@ -257,6 +257,22 @@ def test_the_wal_is_emptied_unless_someone_reads(path: Path) -> None:
     reader.execute("COMMIT")
     assert truncate_wal(connection)
     assert path.with_name("words.db-wal").stat().st_size == 0
+
+
+def test_opening_again_keeps_the_locks_of_this_process(path: Path) -> None:
+    """POSIX drops all of a process's locks on a file when it closes any descriptor of it."""
+    first = open_database(path, MIGRATIONS)
+    first.execute("INSERT INTO words VALUES ('second')")
+    open_database(path, MIGRATIONS).close()
+
+    script = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM words'); c.close()"
+    )
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True)
+
+    # The last connection takes the WAL away; the other process must have seen that it was not the last.
+    assert path.with_name("words.db-wal").exists()
+    first.close()
 
 
 def test_this_process_is_alive_and_a_finished_one_is_dead() -> None:
