@@ -159,6 +159,8 @@ def test_a_prefilled_answer_begins_with_what_the_caller_wrote(history: History) 
     turn = answer(history, make_request("count", "one,", continue_final=True), " two")
 
     assert texts(history, turn.chat_id) == ["count", "one, two"]
+    turn = answer(history, make_request("count", "one,"), "two")
+    assert texts(history, turn.chat_id) == ["count", "one,", "two"]
 
 
 @pytest.mark.parametrize(("prompt", "kept"), [("Once upon", "Once upon"), ((1, 22, 333), "[1, 22, 333]")])
