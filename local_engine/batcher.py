@@ -52,7 +52,7 @@ FOLLOW_TOKENS = 64
 # Free cells kept for each running sequence when another is admitted, so that it isn't pre-empted at once.
 RESERVE_CELLS = 16
 # Cells that finished sequences may hold. Every step's attention passes over them.
-RECENT_CELLS = 4096
+RECENT_CELLS = 3072
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class Batcher:
         n_ctx: int,
         parallel: int = 8,
         queue_limit: int = 128,
-        step_s: float = 0.1,
+        step_s: float = 0.2,
         watchdog_s: float = 30.0,
         governor: ThreadGovernor | None = None,
     ) -> None:
@@ -166,6 +166,11 @@ class Batcher:
         return stats
 
     @property
+    def has_died(self) -> bool:
+        """The thread has ended by itself: no new context could be made after a fatal failure."""
+        return not self._thread.is_alive()
+
+    @property
     def is_idle(self) -> bool:
         return self._outstanding == 0
 
@@ -192,6 +197,20 @@ class Batcher:
     # -------------------------------------------------------------------------------------- the thread's loop
 
     def _run(self) -> None:
+        try:
+            self._loop()
+        except Exception:
+            log.exception("the batcher can't go on")
+        with self._counting:
+            self._closing = True
+        gone = Unavailable("The model was unloaded.", retry_after=1)
+        self._take_arrivals()
+        self._fail([*self._running, *self._waiting], gone)
+        self._flush()
+        self._context.close()
+        self._busy_since = None
+
+    def _loop(self) -> None:
         while not self._closing:
             if not (self._arrivals or self._waiting or self._running):
                 self._busy_since = None
@@ -205,12 +224,6 @@ class Batcher:
                 self._fail([*self._running, *self._waiting], InternalError())
             self._busy_since = time.monotonic()
             self._flush()
-        self._fail([*self._running, *self._waiting], Unavailable("The model was unloaded.", retry_after=1))
-        for ticket in self._arrivals:
-            self._close_ticket(ticket, Unavailable("The model was unloaded.", retry_after=1))
-        self._flush()
-        self._context.close()
-        self._busy_since = None
 
     def _step(self) -> None:
         self._take_arrivals()
@@ -474,12 +487,13 @@ class Batcher:
         anew.
         """
         self._context.close()
-        self._context = self._make_context()
-        self._kv.reset(self._context)
-        for sequence in sorted(self._running, key=lambda sequence: -sequence.arrival):
+        # Without a context nobody holds cells, whatever happens next.
+        for sequence in self._running:
             sequence.seq_id = -1
             sequence.num_computed = 0
-            self._waiting.appendleft(sequence)
+        self._context = self._make_context()
+        self._kv.reset(self._context)
+        self._waiting.extendleft(sorted(self._running, key=lambda sequence: -sequence.arrival))
         self._running.clear()
 
     # ----------------------------------------------------------------------------------------------- the ends
@@ -513,12 +527,6 @@ class Batcher:
             self._mean_answer_s += 0.1 * (time.monotonic() - ticket.submitted_at - self._mean_answer_s)
             self._post(ticket, Closed(error))
         self._stats.running = len(self._running)
-
-    def _close_ticket(self, ticket: Ticket, error: EdgeCloudError) -> None:
-        with self._counting:
-            self._outstanding -= ticket.num_open
-        ticket.num_open = 0
-        self._post(ticket, Closed(error))
 
     def _post(self, ticket: Ticket, message: Message) -> None:
         ticket.outbox.append(message)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from edgecloud import gguf
-from edgecloud.errors import BadRequest, ConfigError, ContextLengthExceeded
+from edgecloud.errors import BadRequest, ConfigError, ContextLengthExceeded, Unavailable
 from edgecloud.models import ModelFile
 from edgecloud.output import ChoiceOutput, OutputParser
 from edgecloud.settings import LocalSettings
@@ -190,6 +190,8 @@ class LocalEngine:
         self._unused.clear()
         try:
             async with self._loading:
+                if self._loaded is not None and self._loaded.batcher.has_died:
+                    await self._bury()
                 if self._loaded is None:
                     async with self._room(self) as available:
                         self._loaded = await asyncio.to_thread(self._load, available)
@@ -200,6 +202,14 @@ class LocalEngine:
             if not self._num_users:
                 self._unused.set()
                 self.on_idle()
+
+    async def _bury(self) -> None:
+        """Let go of a model whose batcher has died, so that it is loaded afresh."""
+        if self._num_users > 1:
+            raise Unavailable(f"{self.file.name} has failed and is being loaded again.", retry_after=1)
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            await asyncio.to_thread(_close, loaded)
 
     def _load(self, available: int) -> _Loaded:
         from .batcher import SCORED_PER_STEP, Batcher

@@ -140,6 +140,28 @@ async def test_closing_the_engine_ends_a_running_answer_with_an_error(engine: Lo
         await draining
 
 
+async def test_a_context_that_cannot_be_made_again_is_an_error_and_the_next_request_loads_afresh(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgecloud.local_engine.llama import Context
+
+    expected = text_of(await run(engine, ask()))
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise ModelLoadError("no memory for a context")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Context, "decode", lambda _: -3)
+        patch.setattr(Context, "__init__", no_memory)
+        with pytest.raises(EdgeCloudError):
+            await run(engine, ask())
+        async with asyncio.timeout(10):
+            while (await engine.health()).ok:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+    assert text_of(await run(engine, ask())) == expected
+    assert (await engine.health()).ok
+
+
 async def test_a_stop_string_over_several_tokens_ends_the_answer_and_never_leaks(engine: LocalEngine) -> None:
     whole = text_of(await run(engine, ask("Count from one to ten in words.", max_tokens=40)))
     stop = whole[10:18]
