@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +20,8 @@ from edgecloud.errors import ConfigError, EdgeCloudError
 from edgecloud.http.server import listen
 from edgecloud.settings import load
 from tests.support.live import PATIENCE_S, eventually
+from tests.support.process import Process
 from tests.support.requests import chat, client, frames
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -31,38 +29,6 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "config.toml"))
     monkeypatch.setenv("EDGECLOUD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("EDGECLOUD_RUNTIME", str(tmp_path / "run"))
-
-
-class Process:
-    """A serving process; `lines` of its stderr as they come."""
-
-    def __init__(self, *arguments: object, module: str = "tests.support.serve_process") -> None:
-        command = [sys.executable, "-m", module, *map(str, arguments)]
-        self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        self.lines: list[str] = []
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stderr
-        self.lines.extend(iter(self.process.stderr.readline, ""))
-        self.lines.append("")
-
-    @property
-    def url(self) -> str:
-        eventually(lambda: "edgecloud serves" in self.text or self.process.poll() is not None)
-        found = re.search(r"http://[\d.:]+\d", self.text)
-        assert found, self.text
-        return found[0]
-
-    @property
-    def text(self) -> str:
-        return "".join(self.lines)
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def wait(self) -> int:
-        return self.process.wait(PATIENCE_S)
 
 
 @pytest.fixture

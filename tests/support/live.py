@@ -74,9 +74,9 @@ def live_server(*engines: Engine, **server: object) -> Iterator[Live]:
         assert not thread.is_alive()
 
 
-def eventually(condition: Callable[[], object]) -> None:
+def eventually(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
     """Wait for something that another thread will bring about; fail if it doesn't."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.01)
