@@ -260,6 +260,24 @@ def test_a_pipe_that_stays_silent_does_not_hang_a_prompt(ask: Ask, monkeypatch: 
     os.close(writing)
 
 
+def test_a_terminal_is_not_waited_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyboard, terminal = os.openpty()
+    gate = answering("ok")
+    monkeypatch.setattr("sys.stdin", os.fdopen(terminal))
+    monkeypatch.setattr("sys.stdout", Screen(False))
+    monkeypatch.setattr("sys.stderr", Screen(False))
+    monkeypatch.setattr("select.select", lambda *_: pytest.fail("waited for the keyboard"))
+    codes = []
+    for arguments in (["hi"], []):
+        with pytest.raises(SystemExit) as ended:
+            run(["ask", *arguments], State(open_gateway=gate.open))  # type: ignore[arg-type]
+        codes.append(ended.value.code)
+
+    assert codes == [0, 2]
+    assert [request.messages[-1].content for request in gate.requests] == ["hi"]
+    os.close(keyboard)
+
+
 def test_the_last_chat_is_continued(ask: Ask, home: Path) -> None:
     history = History(home / "edgecloud.db")
     turn = history.begin(ChatRequest((Message("system", "old"), Message("user", "hi")), door="ask"))
@@ -374,6 +392,20 @@ def test_a_later_choice_that_comes_late_is_set_apart(ask: Ask) -> None:
     )
 
     assert ask(Gate(*script), "hi", "-n", "2").out == "\n---\nb\n"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_an_empty_choice_between_others_is_set_apart_too(ask: Ask, terminal: bool) -> None:
+    script = (
+        Start("local", "smollm2", 3),
+        TextDelta("a\n", 0),
+        *(ChoiceDone(index, "stop") for index in (0, 1)),
+        TextDelta("c", 2),
+        ChoiceDone(2, "stop"),
+        FINISH,
+    )
+
+    assert ask(Gate(*script), "hi", "-n", "3", terminal=terminal).out == "a\n---\n---\nc\n"
 
 
 def test_json_is_one_object_that_says_everything(ask: Ask) -> None:
@@ -609,7 +641,7 @@ def test_a_bug_is_one_sentence_and_a_traceback_without_secrets(
 
 def test_debug_shows_the_traceback_of_a_bug(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
-    gate: Any = Gate(lambda: 1 / 0)  # type: ignore[arg-type,return-value]
+    gate: Any = Gate(lambda: 1 / 0)  # type: ignore[arg-type]
 
     with pytest.raises(ZeroDivisionError):
         run(["--debug", "ask", "hi"], State(open_gateway=gate.open))
