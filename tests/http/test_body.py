@@ -177,6 +177,14 @@ def test_a_client_that_sends_100_mb_first_and_reads_later_still_gets_its_413(
         assert http.post(PATH, json=chat()).status_code == 200
 
 
+def test_the_answer_is_not_lost_to_a_reset_while_the_body_is_still_being_sent(serve: Serve) -> None:
+    size = 50 * MIB
+    head = f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {size}\r\n\r\n"
+    with serve().connect() as raw:
+        raw.sendall(head.encode() + b"x" * size)
+        assert raw.recv(65536).startswith(b"HTTP/1.1 413 ")
+
+
 def test_an_endless_body_is_cut_off(serve: Serve) -> None:
     live = serve(body_limit_mb=1)
     with live.connect() as raw:

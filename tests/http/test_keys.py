@@ -22,6 +22,8 @@ from .conftest import Serve
     [
         ({}, 401),
         ({"authorization": "Bearer wrong"}, 401),
+        ({"authorization": "Bearer right-and-more"}, 401),
+        ({"authorization": "Bearer righ"}, 401),
         ({"authorization": "right"}, 401),
         ({"authorization": "Basic right"}, 401),
         ({"x-api-key": "wrong"}, 401),
