@@ -66,11 +66,11 @@ class _Job:
 
 class _Row(NamedTuple):
     job: _Job
-    index: int
+    place: int
 
     @property
     def tokens(self) -> Sequence[int]:
-        return self.job.rows[self.index]
+        return self.job.rows[self.place]
 
 
 class EmbedWorker:
@@ -160,7 +160,7 @@ class EmbedWorker:
         finally:
             self.num_passes += 1
         for row, vector in zip(group, vectors, strict=True):
-            row.job.vectors[row.index] = vector
+            row.job.vectors[row.place] = vector
             if all(each is not None for each in row.job.vectors):
                 row.job.settle()
 
@@ -187,4 +187,5 @@ def unit_length(vectors: Vectors) -> Vectors:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     if not np.isfinite(lengths).all() or not (lengths > 0).all():
         raise EngineFailure("The embedding model gave a vector that isn't one (NaN or zero).")
-    return (vectors / lengths).astype(np.float32)
+    unit: Vectors = (vectors / lengths).astype(np.float32)
+    return unit

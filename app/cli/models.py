@@ -237,7 +237,7 @@ def _measured(copy: Path) -> str | None:
     from ...local_engine.tune import read_report
 
     row = read_report(copy)
-    return row and f"{row.gain:.2f} times as fast, KL {row.divergence.kl:.4f}"
+    return f"{row.gain:.2f} times as fast, KL {row.divergence.kl:.4f}" if row else None
 
 
 @contextmanager
