@@ -76,7 +76,7 @@ class Catalog:
 
     def loaded(self) -> list[Engine]:
         """Engines that hold something worth asking the health of."""
-        return [*(self._host.loaded() if self._host else []), *self._remotes.values()]
+        return [*(self._host.loaded if self._host else ()), *self._remotes.values()]
 
     async def aclose(self) -> None:
         """Close everything, whatever each says."""
@@ -125,7 +125,7 @@ class Catalog:
         aliases = tuple(
             alias for alias, name in self.settings.aliases.items() if name in (file.name, str(file.path))
         )
-        loaded = any(engine.name == file.name for engine in self.loaded())
+        loaded = self._host is not None and any(engine.file == file for engine in self._host.loaded)
         created = int(file.path.stat().st_mtime) if file.path.exists() else 0
         return ModelCard(
             id=file.name,
