@@ -144,7 +144,7 @@ async def test_sixteen_random_requests_at_once_five_times_over(
     batcher = make_batcher(parallel=8)
     rng = random.Random(3)
     for round_ in range(5):
-        lengths = [(rng.randint(1, 200), rng.randint(1, 40)) for _ in range(16)]
+        lengths = [(rng.randint(1, 80), rng.randint(1, 16)) for _ in range(16)]
         tickets = [
             batcher.submit(job(words(model, size, start=at + 31 * round_), count))
             for at, (size, count) in enumerate(lengths)
