@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgecloud.engine import Embedder, Engine
-from edgecloud.errors import BadRequest, EdgeCloudError, ModelNotFound
+from edgecloud.errors import BadRequest, ModelNotFound
 from edgecloud.settings import PoolEntry, Settings
 from edgecloud.types import ModelCard
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from ..local_engine.host import ModelHost
 
 AUTO = "auto"
+
+LISTING_S = 5.0
+"""How long a listing of the model files serves before it is read again."""
 
 
 class Catalog:
@@ -32,6 +36,9 @@ class Catalog:
         self._remotes: dict[str, Engine] = {}
         self._embedders: dict[Path, Embedder] = {}
         self._lock = asyncio.Lock()
+        self._listed: dict[str, ModelFile] = {}
+        self._listed_at = -LISTING_S
+        self._listing: asyncio.Task[dict[str, ModelFile]] | None = None
 
     # ------------------------------------------------------------------------------------------------ lookups
 
@@ -42,7 +49,7 @@ class Catalog:
         target = self._target(name, self.settings.model)
         if (entry := self._pool_entry(target)) is not None:
             return self._remote(entry)
-        file = await asyncio.to_thread(self._file, name, target, listed_only)
+        file = await self._file(name, target, listed_only)
         if file.kind != "chat":
             raise BadRequest(f"{file.name} is an embedding model: use it with /v1/embeddings.", param="model")
         return self._local(file)
@@ -52,7 +59,7 @@ class Catalog:
         target = self._target(name, self.settings.embedder)
         if self._pool_entry(target) is not None:
             raise BadRequest(f"{target} is a pool: embeddings are computed on this machine.", param="model")
-        file = await asyncio.to_thread(self._file, name, target, listed_only)
+        file = await self._file(name, target, listed_only)
         if file.kind != "embedding":
             raise BadRequest(
                 f"{file.name} is a chat model and gives no embeddings: ask for {self.settings.embedder!r}.",
@@ -65,7 +72,7 @@ class Catalog:
 
     async def cards(self) -> list[ModelCard]:
         """`auto` first, then chat models with their aliases, pools, and embedding models."""
-        files = await asyncio.to_thread(self._files)
+        files = (await self._files()).values()
         chat = [self._card(file) for file in files if file.kind == "chat"]
         pools = [
             ModelCard(id=entry.name, kind="chat", engine="pool", detail=entry.model)
@@ -93,33 +100,38 @@ class Catalog:
     def _pool_entry(self, name: str) -> PoolEntry | None:
         return next((entry for entry in self.settings.pool if entry.name == name), None)
 
-    def _file(self, asked: str, target: str, listed_only: bool) -> ModelFile:
+    async def _file(self, asked: str, target: str, listed_only: bool) -> ModelFile:
+        files = self._listed if target in self._listed else await self._files()
+        self._refresh()
+        if target in files:
+            return files[target]
+        if listed_only and asked != AUTO and asked not in self.settings.aliases:
+            raise ModelNotFound(asked, [AUTO, *files, *(entry.name for entry in self.settings.pool)])
         from edgecloud.models import resolve
 
-        if listed_only and asked != AUTO and asked not in self.settings.aliases:
-            files = {file.name: file for file in self._files()}
-            if asked not in files:
-                raise ModelNotFound(asked, [AUTO, *files, *(entry.name for entry in self.settings.pool)])
-            return files[asked]
-        return resolve(target, self.settings)
+        return await asyncio.to_thread(resolve, target, self.settings)
 
-    def _files(self) -> list[ModelFile]:
-        """Listed models: the default, the named extras, and what is installed or pulled; the first of a name
-        wins.
-        """
-        from edgecloud.models import list_models, resolve
+    async def _files(self) -> dict[str, ModelFile]:
+        """Model files by name, as they are now or were a moment ago."""
+        listing = self._refresh()
+        return self._listed if listing is None else await asyncio.shield(listing)
 
-        files: dict[str, ModelFile] = {}
-        for name in (self.settings.model, *self.settings.extra_models):
-            if self._pool_entry(name) is None:
-                try:
-                    file = resolve(name, self.settings)
-                except EdgeCloudError:
-                    continue
-                files.setdefault(file.name, file)
-        for file in list_models(self.settings):
-            files.setdefault(file.name, file)
-        return list(files.values())
+    def _refresh(self) -> asyncio.Task[dict[str, ModelFile]] | None:
+        """Read the listing again if it is old: a header takes tens of milliseconds, so not per request."""
+        if self._listing is None and time.monotonic() - self._listed_at >= LISTING_S:
+            self._listing = asyncio.create_task(self._list())
+        return self._listing
+
+    async def _list(self) -> dict[str, ModelFile]:
+        from edgecloud.models import list_models
+
+        try:
+            files = await asyncio.to_thread(list_models, self.settings)
+            self._listed = {file.name: file for file in files}
+            self._listed_at = time.monotonic()
+            return self._listed
+        finally:
+            self._listing = None
 
     def _card(self, file: ModelFile) -> ModelCard:
         aliases = tuple(
