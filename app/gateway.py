@@ -16,7 +16,7 @@ from contextlib import aclosing
 from typing import Protocol
 
 from edgecloud.engine import Embedder, Engine
-from edgecloud.errors import DeadlineExceeded, EdgeCloudError, InternalError, NoPermittedRoute
+from edgecloud.errors import BadRequest, DeadlineExceeded, EdgeCloudError, InternalError, NoPermittedRoute
 from edgecloud.settings import Settings
 from edgecloud.types import (
     Attempt,
@@ -38,7 +38,7 @@ from edgecloud.types import (
     Usage,
 )
 
-from .journal import Journal, OpenTurn
+from .journal import Journal, OpenTurn, Status
 
 log = logging.getLogger(__name__)
 
@@ -69,14 +69,14 @@ class Gateway:
         interrupted.
         """
         run = _Run(request)
-        engine = await self.catalog.engine(request.model, listed_only=request.door == "http")
-        if (request.offline or self.settings.offline) and not engine.local:
-            raise NoPermittedRoute(
-                f"{engine.name} is not on this machine and offline mode is on: ask for a local one.",
-                param="model",
-            )
-        turn, notice = await self._begin(request)
+        turn, notice = None, None
         try:
+            if request.door != "http":
+                # What a person typed is kept whatever becomes of it, a wrong model name included.
+                turn, notice = await self._begin(request)
+            engine = run.engine = await self._route(request)
+            if request.door == "http":
+                turn, notice = await self._begin(request)
             async with aclosing(_within_deadline(engine.generate(request), request.deadline_s)) as events:
                 async for event in events:
                     run.see(event)
@@ -88,32 +88,26 @@ class Gateway:
                     if notice is not None and isinstance(event, Start):
                         yield Notice("history", f"This answer is not kept: {notice}")
             receipt = run.receipt(engine)
-            await self._finish(turn, receipt)
-            yield Finish(
-                run.usage,
-                receipt,
-                turn.turn.chat_id if turn else None,
-                turn.turn.message_ids[0] if turn else None,
-            )
+            await self._end(turn, receipt, "complete")
+            chat_id, message_id = (turn.turn.chat_id, turn.turn.message_ids[0]) if turn else (None, None)
+            yield Finish(run.usage, receipt, chat_id, message_id)
         except EdgeCloudError as error:
-            await self._fail(turn, run.receipt(engine, error.code or "failed"), error)
+            await self._end(turn, run.partial_receipt(error.code or "failed"), "failed", error.message)
             raise
         except (asyncio.CancelledError, GeneratorExit):
             if not run.finished:
-                await self._interrupt(turn, run.receipt(engine, "interrupted"))
+                await self._end(turn, run.partial_receipt("interrupted"), "interrupted", wait_s=0)
             raise
         except Exception as error:
             log.exception("request %s failed", request.id)
             failure = InternalError()
-            await self._fail(turn, run.receipt(engine, "failed"), failure)
+            await self._end(turn, run.partial_receipt("failed"), "failed", failure.message)
             raise failure from error
 
     async def embed(self, request: EmbedRequest, *, listed_only: bool = False) -> EmbedResult:
         """One vector per input. Raises `BadRequest` for a width the embedder does not have."""
         embedder = await self.catalog.embedder(request.model, listed_only=listed_only)
         if request.dimensions is not None and request.dimensions != embedder.dimensions:
-            from edgecloud.errors import BadRequest
-
             raise BadRequest(
                 f"{embedder.name} gives {embedder.dimensions} dimensions and no other number.",
                 param="dimensions",
@@ -162,22 +156,31 @@ class Gateway:
 
     # ------------------------------------------------------------------------------------------------- inside
 
+    async def _route(self, request: ChatRequest) -> Engine:
+        engine = await self.catalog.engine(request.model, listed_only=request.door == "http")
+        if (request.offline or self.settings.offline) and not engine.local:
+            raise NoPermittedRoute(
+                f"{engine.name} is not on this machine and offline mode is on: ask for a local one.",
+                param="model",
+            )
+        return engine
+
     async def _begin(self, request: ChatRequest) -> tuple[OpenTurn | None, str | None]:
         if self.journal is None or not request.journal:
             return None, None
         return await self.journal.begin(request)
 
-    async def _finish(self, turn: OpenTurn | None, receipt: Receipt) -> None:
+    async def _end(
+        self,
+        turn: OpenTurn | None,
+        receipt: Receipt | None,
+        status: Status,
+        error: str | None = None,
+        *,
+        wait_s: float = 1.0,
+    ) -> None:
         if turn is not None and self.journal is not None:
-            await self.journal.finish(turn, receipt, "complete")
-
-    async def _interrupt(self, turn: OpenTurn | None, receipt: Receipt) -> None:
-        if turn is not None and self.journal is not None:
-            await self.journal.finish(turn, receipt, "interrupted", wait_s=0)
-
-    async def _fail(self, turn: OpenTurn | None, receipt: Receipt, error: EdgeCloudError) -> None:
-        if turn is not None and self.journal is not None:
-            await self.journal.finish(turn, receipt, "failed", error.message)
+            await self.journal.finish(turn, receipt, status, error, wait_s=wait_s)
 
 
 class _Run:
@@ -186,6 +189,7 @@ class _Run:
     def __init__(self, request: ChatRequest) -> None:
         self.request = request
         self.began = time.monotonic()
+        self.engine: Engine | None = None
         self.start: Start | None = None
         self.first_delta_s: float | None = None
         self.usage = Usage()
@@ -204,6 +208,10 @@ class _Run:
             case _:
                 if self.first_delta_s is None:
                     self.first_delta_s = time.monotonic() - self.began
+
+    def partial_receipt(self, outcome: str) -> Receipt | None:
+        """The receipt of an answer that did not come to its end; None if no engine was found for it."""
+        return self.receipt(self.engine, outcome) if self.engine else None
 
     def receipt(self, engine: Engine, outcome: str = "ok") -> Receipt:
         total_s = time.monotonic() - self.began

@@ -74,14 +74,17 @@ async def test_a_model_asked_for_by_name_says_so() -> None:
     assert (finish.receipt.model, finish.receipt.reason) == ("large", "asked for by name")
 
 
-async def test_an_unknown_model_is_refused_before_anything_is_journalled(
-    database: Path, read: History
+@pytest.mark.parametrize(("door", "num_kept"), [("http", 0), ("ask", 1), ("chat", 1)])
+async def test_a_wrong_model_name_loses_nothing_a_person_typed_and_keeps_nothing_of_a_program(
+    database: Path, read: History, door: str, num_kept: int
 ) -> None:
     gateway = gateway_over(FakeEngine(), database=database)
     with pytest.raises(ModelNotFound):
-        await collect(gateway, ask(model="nobody"))
+        await collect(gateway, ask(model="nobody", door=door))
     await gateway.aclose()
-    assert read.list() == ()
+    chats = read.list()
+    assert len(chats) == num_kept
+    assert [read.show(chat.id).conversation[-1].status for chat in chats] == ["failed"] * num_kept
 
 
 async def test_the_prompt_is_in_the_history_before_the_engine_works(database: Path, read: History) -> None:
