@@ -135,8 +135,10 @@ class BlockPool:
             if node is None:
                 return
             block = table.blocks[index]
-            self._nodes[block] = node
-            node.blocks.append(block)
+            # A fork made while another text owned the hash shares the block: who came first has attached it.
+            if self._nodes[block] is None:
+                self._nodes[block] = node
+                node.blocks.append(block)
             table.nodes.append(node)
 
     # --------------------------------------------------------------------------------------- growing, freeing
@@ -255,6 +257,9 @@ class BlockPool:
             held.update(table.blocks)
             if len(table.nodes) > len(table.blocks):
                 raise PoolBroken(f"a table has {len(table.blocks)} blocks and {len(table.nodes)} nodes")
+            for block, node in zip(table.blocks, table.nodes, strict=False):
+                if self._nodes[block] is not node:
+                    raise PoolBroken(f"block {block} is not registered as the table that holds it believes")
         free, cached, used = set(self._free), set(self._cached), set(held)
         total = len(free) + len(cached) + len(used)
         if (
@@ -294,7 +299,9 @@ class BlockPool:
             )
         attached = Counter(block for node in self.prefix for block in node.blocks)
         if set(attached) != registered or any(count > 1 for count in attached.values()):
-            raise PoolBroken(f"registered {sorted(registered)} but the index holds {sorted(attached)}")
+            raise PoolBroken(
+                f"registered {sorted(registered)} but the index holds {sorted(attached.elements())}"
+            )
         for node in self.prefix:
             if not node.blocks or any(self._nodes[block] is not node for block in node.blocks):
                 raise PoolBroken(f"node {node.hash.hex()[:12]} points to blocks {node.blocks} that left it")

@@ -25,7 +25,7 @@ class Item(NamedTuple):
 
     The last `num_drafts` tokens are proposals to verify. `num_samples` draws are wanted after the last token:
     0 for a chunk that does not reach the end, n for the step that completes the prompt of a request with n
-    choices, else 1. `table` lists the device blocks from position 0 on.
+    choices, else 1; draw k is for choice `choice + k`. `table` lists the device blocks from position 0 on.
     """
 
     sequence_id: int

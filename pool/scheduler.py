@@ -112,7 +112,9 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------- one step
 
     def schedule(self, now: float) -> StepPlan:
-        """Plan the next step. An empty plan needs no commit; any other must be committed or failed next."""
+        """Plan the next step. It must be committed or failed before the next one, unless it is empty: then
+        there is nothing to execute, and while there is work left the next call finds it.
+        """
         if self._plan is not None:
             raise RuntimeError(f"step {self._plan.id} is in flight: commit or fail it first")
         ended = self._expire(now)

@@ -159,6 +159,20 @@ def test_a_weak_hash_costs_hits_and_never_gives_a_wrong_one() -> None:
     assert num_hit(pool, [3, 0, 0, 0, 1]) == 0
 
 
+def test_a_shared_block_is_registered_once_when_its_hash_becomes_free() -> None:
+    pool = make_pool(num_blocks=4, chain=weak_hash)
+    owner = compute(pool, [3, 0, 0, 0])
+    parent = compute(pool, [0, 0, 0, 0])
+    child = pool.fork(parent)
+    pool.release(owner)
+    filler = BlockTable(LOCAL)
+    pool.grow(filler, 0, 12)
+    for table in (parent, child):
+        pool.register(table, [0, 0, 0, 0], 4)
+    pool.check([parent, child, filler])
+    assert num_hit(pool, [0, 0, 0, 0, 1]) == 1
+
+
 def test_a_block_only_matches_after_the_same_blocks() -> None:
     for chain in (chain_hash, weak_hash):
         pool = make_pool(chain=chain)
