@@ -316,9 +316,10 @@ def _tracer() -> Any:
 
 
 @contextlib.contextmanager
-def span(name: str, headers: Mapping[str, str]) -> Iterator[dict[str, str | int | float]]:
-    """A server span, child of the caller's by `traceparent`. What is put into the yielded dict becomes its
-    attributes.
+def span(name: str, headers: Iterable[tuple[bytes, bytes]]) -> Iterator[dict[str, str | int | float]]:
+    """A server span, child of the caller's by its `traceparent` header; it ends with the attributes put into
+    the
+    yielded dict. Nothing without the SDK.
     """
     attributes: dict[str, str | int | float] = {}
     tracer = _tracer()
@@ -328,7 +329,8 @@ def span(name: str, headers: Mapping[str, str]) -> Iterator[dict[str, str | int 
     from opentelemetry.propagate import extract
     from opentelemetry.trace import SpanKind
 
-    current = tracer.start_span(name, context=extract(headers), kind=SpanKind.SERVER)
+    carrier = {key.decode("latin-1"): value.decode("latin-1") for key, value in headers}
+    current = tracer.start_span(name, context=extract(carrier), kind=SpanKind.SERVER)
     try:
         yield attributes
     finally:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from edgecloud.http.asgi import ASGIApp, Message, Receive, Scope, Send
 from edgecloud.http.call import Call, begin_call
 from edgecloud.http.problem import speaks_anthropic
-from edgecloud.telemetry import Metrics
+from edgecloud.telemetry import Metrics, span
 
 log = logging.getLogger("edgecloud.access")
 
@@ -47,14 +47,22 @@ class Access:
             await send(message)
 
         self.metrics.in_flight += 1
-        try:
-            await self.app(scope, receive, noting)
-        except BaseException:
-            call.error = call.error or "failed"
-            raise
-        finally:
-            self.metrics.in_flight -= 1
-            self._note(scope, call)
+        with span(scope["method"], scope["headers"]) as attributes:
+            try:
+                await self.app(scope, receive, noting)
+            except BaseException:
+                call.error = call.error or "failed"
+                raise
+            finally:
+                self.metrics.in_flight -= 1
+                self._note(scope, call)
+                attributes |= {
+                    "http.request.method": scope["method"],
+                    "http.route": call.route,
+                    "http.response.status_code": call.status or 500,
+                    "edgecloud.request_id": call.request_id,
+                    "gen_ai.response.model": call.model,
+                }
 
     def _note(self, scope: Scope, call: Call) -> None:
         seconds = time.perf_counter() - call.started

@@ -233,3 +233,25 @@ def test_the_receipt_has_the_id_that_the_client_sees(serve: Serve) -> None:
     ids = [request.id for request in engine.requests]
     assert ids[0] == ours.headers["x-request-id"]
     assert len(set(ids)) == 3
+
+
+def test_a_span_continues_the_callers_trace_where_the_sdk_is_installed(serve: Serve) -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    with client(serve().url) as http:
+        parent = f"00-{'a' * 32}-{'b' * 16}-01"
+        http.post("/v1/chat/completions", json=chat("the-prompt"), headers={"traceparent": parent})
+    eventually(exporter.get_finished_spans)
+    (span,) = (s for s in exporter.get_finished_spans() if s.instrumentation_scope.name == "edgecloud")
+    assert format(span.context.trace_id, "032x") == "a" * 32
+    assert span.attributes["http.route"] == "/v1/chat/completions"
+    assert span.attributes["http.response.status_code"] == 200
+    assert "the-prompt" not in span.to_json()
