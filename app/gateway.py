@@ -146,6 +146,7 @@ class Gateway:
             detail=sick.detail if sick else "ok",
             running=sum(state.running for state in states),
             waiting=sum(state.waiting for state in states),
+            kv=tuple(use for state in states for use in state.kv),
         )
 
     async def aclose(self) -> None:

@@ -85,18 +85,19 @@ class Metrics:
         self._waiting = Gauge(
             "edgecloud_num_requests_waiting", "Requests waiting for a place.", registry=registry
         )
-        self.kv_cells_used = Gauge(
-            "edgecloud_kv_cells_used", "KV cells in use, by model.", ("model",), registry=registry
-        )
-        self.kv_cells = Gauge(
-            "edgecloud_kv_cells", "KV cells there are, by model.", ("model",), registry=registry
-        )
-        self.preemptions = Counter(
-            "edgecloud_num_preemptions",
-            "Sequences put back for want of KV room.",
-            ("model",),
-            registry=registry,
-        )
+        self._kv = {
+            field: Gauge(f"edgecloud_{name}", help_text, ("model",), registry=registry)
+            for field, name, help_text in (
+                ("cells", "kv_cells", "KV cells of a loaded model; a cell holds one token."),
+                ("used", "kv_cells_used", "KV cells in use."),
+                (
+                    "recent",
+                    "kv_cells_recent",
+                    "Those in use only to serve a next turn; given up when needed.",
+                ),
+                ("preemptions", "num_preemptions", "Sequences put back for want of KV room since the load."),
+            )
+        }
         labels = ("model",)
         self.prompt_tokens = Counter(
             "edgecloud_prompt_tokens", "Prompt tokens, cached ones included.", labels, registry=registry
@@ -158,6 +159,10 @@ class Metrics:
         """The Prometheus text format."""
         self._running.set(health.running)
         self._waiting.set(health.waiting)
+        for field, gauge in self._kv.items():
+            gauge.clear()
+            for use in health.kv:
+                gauge.labels(use.model).set(getattr(use, field))
         return generate_latest(self.registry)
 
     def generation(self) -> GenerationMeter:

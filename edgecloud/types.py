@@ -351,6 +351,19 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
+class KvUse:
+    """The KV memory of a loaded model, in cells of one token each; `recent` ones only keep finished sequences
+    for the next turn. `preemptions` counts sequences put back for want of room since the model was loaded.
+    """
+
+    model: str
+    cells: int
+    used: int
+    recent: int
+    preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """`ok` means it can decode now; `detail` is the sentence for a person."""
 
@@ -358,6 +371,7 @@ class Health:
     detail: str = ""
     running: int = 0
     waiting: int = 0
+    kv: tuple[KvUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from edgecloud.types import (
     Done,
     EngineEvent,
     Health,
+    KvUse,
     ReasoningDelta,
     Start,
     TextDelta,
@@ -144,15 +145,16 @@ class LocalEngine:
         if loaded is None:
             return Health(True, f"{self.file.name} is loaded when it is first asked")
         stats = loaded.batcher.stats()
+        kv = (KvUse(self.file.name, stats.cells, stats.used_cells, stats.recent_cells, stats.preemptions),)
         if loaded.batcher.is_healthy:
-            return Health(True, f"{self.file.name} is ready", stats.running, stats.waiting)
+            return Health(True, f"{self.file.name} is ready", stats.running, stats.waiting, kv)
         seconds = loaded.batcher.stalled_s
         detail = (
             f"{self.file.name} has finished no step for {seconds:.0f} s"
             if seconds
             else f"{self.file.name} has stopped"
         )
-        return Health(False, detail, stats.running, stats.waiting)
+        return Health(False, detail, stats.running, stats.waiting, kv)
 
     # ------------------------------------------------------------------------------------- loading, unloading
 
