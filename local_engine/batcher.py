@@ -234,9 +234,9 @@ class Batcher:
         works = self._fill_batch()
         if not works:
             return
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.process_time()
         code = self._context.decode()
-        seconds = time.perf_counter() - started
+        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
         if code != 0:
             self._recover(code, works)
             return
@@ -245,7 +245,7 @@ class Batcher:
         size = self._context.batch.size
         if size > len(works):
             self._pacer.observe(size, seconds)
-        elif self._governor is not None and self._governor.observe(size, seconds):
+        if self._governor is not None and self._governor.observe(seconds, cpu_seconds):
             self._context.set_threads(self._governor.threads)
             self._stats.threads = self._governor.threads
         for work in works:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,49 +62,70 @@ def cgroup_cpus(root: Path = Path("/sys/fs/cgroup")) -> float | None:
         return None
 
 
-class ThreadGovernor:
-    """Gives up threads when steps collapse because something else wants the cores, and takes them back
-    later.
+class IdleCpus:
+    """How many CPUs did nothing since the last look, over the whole machine."""
 
-    llama.cpp's threads wait for each other many times per token, so one that isn't scheduled stalls all. The
-    sign is a decode step that takes `COLLAPSE` times what steps of its size took at best, `PATIENCE` times in
-    a row.
+    def __init__(self) -> None:
+        self._at, self._idle = time.monotonic(), psutil.cpu_times().idle
+
+    def __call__(self) -> float:
+        at, idle = time.monotonic(), psutil.cpu_times().idle
+        idle_cpus = (idle - self._idle) / max(at - self._at, 1e-3)
+        self._at, self._idle = at, idle
+        return idle_cpus
+
+
+class ThreadGovernor:
+    """Gives up threads when something else wants the cores, and takes them back when those are idle.
+
+    llama.cpp's threads wait for each other hundreds of times per token, so one that isn't scheduled stalls
+    all: two threads on a busy two-core machine are many times slower than one. The sign is how much CPU time
+    the process got: threads that wait at a barrier mostly spin, so `n` healthy ones take close to `n` CPUs.
     """
 
-    COLLAPSE = 5.0
-    PATIENCE = 8
-    RETRY_STEPS = 400
+    WINDOW_S = 0.1
+    STARVED = 0.7
+    RETRY_S = 2.0
+    RETRY_MOST_S = 60.0
 
-    def __init__(self, choice: ThreadChoice) -> None:
-        self._most = choice.count
+    def __init__(self, choice: ThreadChoice, *, idle_cpus: Callable[[], float] | None = None) -> None:
         self.threads = choice.count
-        self._best: dict[int, float] = {}
-        self._slow = 0
-        self._steps_reduced = 0
+        self._most = choice.count
+        self._idle_cpus = idle_cpus or IdleCpus()
+        self._wall = self._cpu = 0.0
+        self._reduced_s = 0.0
+        self._retry_s = self.RETRY_S
 
-    def observe(self, num_tokens: int, seconds: float) -> bool:
-        """A decode step of `num_tokens` took `seconds`; whether `threads` changed."""
-        best = self._best.get(num_tokens)
-        if best is None or seconds < best:
-            self._best[num_tokens] = best = seconds
-        else:
-            # What was possible once need not be for ever: longer contexts are slower steps.
-            self._best[num_tokens] = best = best * 1.001
-        if self.threads < self._most:
-            self._steps_reduced += 1
-            if self._steps_reduced >= self.RETRY_STEPS:
-                self.threads = self._most
-                self._slow = 0
-                log.info("back to %d threads", self.threads)
-                return True
+    def observe(self, seconds: float, cpu_seconds: float) -> bool:
+        """A step took `seconds`, in which the process got `cpu_seconds`; whether `threads` changed."""
+        self._wall += seconds
+        self._cpu += cpu_seconds
+        if self._wall < self.WINDOW_S:
             return False
-        self._slow = self._slow + 1 if seconds > self.COLLAPSE * best else 0
-        if self._slow >= self.PATIENCE and self.threads > 1:
-            self.threads = max(1, self.threads - 1)
-            self._slow = 0
-            self._steps_reduced = 0
-            log.warning(
-                "steps take %.0f times as long as they can: down to %d threads", seconds / best, self.threads
-            )
-            return True
-        return False
+        wall, share = self._wall, self._cpu / self._wall
+        self._wall = self._cpu = 0.0
+        if self.threads > 1 and share < self.STARVED * self.threads:
+            return self._reduce(share)
+        if self.threads == self._most:
+            self._retry_s, self._reduced_s = self.RETRY_S, 0.0
+            return False
+        self._reduced_s += wall
+        return self._reduced_s >= self._retry_s and self._retry()
+
+    def _reduce(self, share: float) -> bool:
+        if self._reduced_s:
+            # The last retry failed: wait longer before the next.
+            self._retry_s = min(self.RETRY_MOST_S, 2 * self._retry_s)
+        log.warning("%d threads get %.1f CPUs: something else is running", self.threads, share)
+        self.threads = max(1, min(self.threads - 1, int(share)))
+        self._reduced_s = 0.0
+        self._idle_cpus()
+        return True
+
+    def _retry(self) -> bool:
+        if self._idle_cpus() < self.STARVED * (self._most - self.threads):
+            self._reduced_s = 0.0
+            return False
+        log.info("cores are idle: back to %d threads", self._most)
+        self.threads = self._most
+        return True

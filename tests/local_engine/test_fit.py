@@ -10,7 +10,7 @@ import pytest
 from edgecloud.errors import ModelLoadError
 from edgecloud.gguf import GgufInfo, read_info
 from edgecloud.local_engine.fit import MB, available_memory, cgroup_available, minimum, plan_memory
-from edgecloud.local_engine.threads import ThreadChoice, ThreadGovernor, cgroup_cpus, choose_threads
+from edgecloud.local_engine.threads import ThreadChoice, cgroup_cpus, choose_threads
 from edgecloud.settings import LocalSettings
 
 GB = 1 << 30
@@ -100,21 +100,3 @@ def test_threads_follow_the_quota_and_say_so(tmp_path: Path) -> None:
     assert cgroup_cpus(tmp_path) == 1.5
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert cgroup_cpus(tmp_path) is None
-
-
-def test_threads_are_given_up_when_steps_collapse_and_taken_back_later() -> None:
-    governor = ThreadGovernor(ThreadChoice(2, "2"))
-    assert not any(governor.observe(1, 0.01) for _ in range(50))
-    changed = [governor.observe(1, 0.2) for _ in range(ThreadGovernor.PATIENCE)]
-    assert changed == [False] * (ThreadGovernor.PATIENCE - 1) + [True]
-    assert governor.threads == 1
-    assert any(governor.observe(1, 0.02) for _ in range(ThreadGovernor.RETRY_STEPS))
-    assert governor.threads == 2
-
-
-def test_a_single_slow_step_changes_nothing() -> None:
-    governor = ThreadGovernor(ThreadChoice(4, "4"))
-    for _ in range(30):
-        assert not governor.observe(1, 0.01)
-        assert not governor.observe(1, 0.5)
-    assert governor.threads == 4
