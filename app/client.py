@@ -13,12 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from edgecloud.errors import EdgeCloudError, Unavailable
+from edgecloud.settings import runtime_dir
 from edgecloud.types import ChatRequest, EmbedRequest, EmbedResult, Event, Health, ModelCard
 from edgecloud.wire import native
 
-from .socket_server import LINE_LIMIT, socket_path, version
-
 CONNECT_S = 2.0
+LINE_LIMIT = 64 * 2**20
+
+
+def version() -> str:
+    from importlib.metadata import version as of
+
+    return of("edgecloud")
+
+
+def socket_path() -> Path:
+    """Where the running server's private socket is."""
+    return runtime_dir() / "edgecloud.sock"
 
 
 class GatewayClient:

@@ -13,43 +13,35 @@ import contextlib
 import json
 import logging
 import os
-import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 from edgecloud.errors import BadRequest, Unavailable, sentence
-from edgecloud.settings import runtime_dir
+from edgecloud.http.drain import Drain, Watch, stopping
+from edgecloud.http.problem import ClientGone
 from edgecloud.wire import native
 
+from .client import LINE_LIMIT, socket_path, version
 from .gateway import Gateway
 
 log = logging.getLogger(__name__)
 
-LINE_LIMIT = 64 * 2**20
-SOCKET_NAME = "edgecloud.sock"
-
-
-def version() -> str:
-    from importlib.metadata import version as of
-
-    return of("edgecloud")
-
-
-def socket_path() -> Path:
-    return runtime_dir() / SOCKET_NAME
-
 
 class SocketServer:
-    """Serves one gateway. `url` is what `ping` reports; `stop` is called when a client asks the server
-    to end.
+    """Serves one gateway, draining with the HTTP server whose `drain` it shares.
+
+    `url` is what `ping` reports; `stop` is called when a client asks the server to end.
     """
 
-    def __init__(self, gateway: Gateway, url: str, stop: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, gateway: Gateway, url: str, stop: Callable[[], None], *, drain: Drain | None = None
+    ) -> None:
         self.gateway = gateway
         self.url = url
-        self.stop = stop or (lambda: os.kill(os.getpid(), signal.SIGTERM))
+        self.stop = stop
+        self.drain = drain or Drain()
         self._server: asyncio.Server | None = None
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -73,13 +65,15 @@ class SocketServer:
         return True
 
     async def aclose(self) -> None:
+        """Take no more calls; end those that run now, or where a drain has begun, let it end them."""
         if self._server is None:
             return
         self._server.close()
-        for call in self._calls:
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
         socket_path().unlink(missing_ok=True)
+        if not self.drain.draining:
+            self.drain.expire()
+        # They end by themselves, or when the drain expires.
+        await asyncio.gather(*self._calls, return_exceptions=True)
 
     # ------------------------------------------------------------------------------------------------- inside
 
@@ -91,7 +85,7 @@ class SocketServer:
             line = await reader.readline()
             if line:
                 await self._answer(line, reader, writer)
-        except (ConnectionError, asyncio.CancelledError):
+        except (ConnectionError, ClientGone):
             pass
         except ValueError:  # a line over the limit
             with contextlib.suppress(ConnectionError):
@@ -108,17 +102,16 @@ class SocketServer:
                 raise Unavailable(
                     f"The running server is edgecloud {ours}, this is {theirs}.", code="version_mismatch"
                 )
-            work = asyncio.create_task(self._stream(call["op"], call.get("args", {}), writer))
-            gone = asyncio.create_task(reader.read(1))
-            try:
-                await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for pending in (work, gone):
-                    if not pending.done():
-                        pending.cancel()
-                await asyncio.gather(gone, return_exceptions=True)
-            await work
-        except (ConnectionError, asyncio.CancelledError):
+            if self.drain.draining:
+                raise stopping()
+
+            async def hang_up() -> dict[str, str]:
+                await reader.read(1)
+                return {"type": "http.disconnect"}
+
+            async with Watch(hang_up, self.drain):
+                await self._stream(call["op"], call.get("args", {}), writer)
+        except (ConnectionError, ClientGone):
             raise
         except Exception as error:
             shown = sentence(error)

@@ -133,7 +133,7 @@ async def _serve(settings: Settings, sockets: Sequence[socket.socket], build: Bu
             drain_s=settings.server.drain_s,
             ready=lambda: _announce(settings, url),
         )
-        private = SocketServer(gateway, url, server.stop)
+        private = SocketServer(gateway, url, server.stop, drain=drain)
         await private.start()
         try:
             await server.serve(list(sockets))
@@ -180,8 +180,7 @@ async def _ping(*, stop: bool = False) -> dict[str, Any]:
 
 
 def _client() -> GatewayClient:
-    from ..client import GatewayClient
-    from ..socket_server import socket_path
+    from ..client import GatewayClient, socket_path
 
     return GatewayClient(socket_path())
 

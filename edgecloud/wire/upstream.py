@@ -41,6 +41,8 @@ from edgecloud.types import (
 from .common import compact
 
 MAX_QUOTE = 300
+# More than any context there is, and it fits every database.
+MOST_TOKENS = 10**9
 _LENGTH = ("length", "max_tokens", "max_output_tokens")
 _FAILED = ("error", "abort", "cancelled")
 _CONTEXT_CODES = ("context_length_exceeded", "exceed_context_size_error")
@@ -163,7 +165,7 @@ def string(value: Any, what: str) -> str:
 def count(value: Any, what: str) -> int:
     if value is None:
         return 0
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
         raise nonsense(what)
     return value
 

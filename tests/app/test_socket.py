@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from edgecloud.app import client as client_module
-from edgecloud.app.client import GatewayClient, connect
-from edgecloud.app.socket_server import SocketServer, socket_path
+from edgecloud.app.client import GatewayClient, connect, socket_path
+from edgecloud.app.socket_server import SocketServer
 from edgecloud.errors import ContextLengthExceeded, ModelNotFound, Unavailable
 from edgecloud.types import ChatRequest, EmbedRequest, Finish, Message, Start, TextDelta
 from tests.support.fake_engine import FakeEngine
@@ -132,7 +132,7 @@ async def test_no_server_a_stale_socket_or_nonsense_mean_run_in_process(runtime:
 
 
 async def test_a_stale_socket_is_taken_over_and_a_live_one_is_not(server: SocketServer) -> None:
-    second = SocketServer(fake_gateway(FakeEngine()), "http://127.0.0.1:1")
+    second = SocketServer(fake_gateway(FakeEngine()), "http://127.0.0.1:1", stop=lambda: None)
     assert not await second.start()
     assert await connect() is not None
     await second.aclose()
@@ -166,3 +166,34 @@ async def test_ten_at_once_each_get_their_own_answer(client: GatewayClient) -> N
         return "".join([e.text async for e in client.chat(ask(text)) if isinstance(e, TextDelta)])
 
     assert await asyncio.gather(*(one(str(i)) for i in range(10))) == ["Hello, world!"] * 10
+
+
+async def test_a_drain_lets_running_answers_finish_and_sends_new_ones_elsewhere(
+    server: SocketServer, client: GatewayClient, engine: FakeEngine
+) -> None:
+    engine.decode_s = 0.1
+    running = asyncio.create_task(_text(client))
+    while not engine.generated:  # noqa: ASYNC110 - the engine has no event for it
+        await asyncio.sleep(0.01)
+    server.drain.begin(30)
+    assert await connect() is None, "a new caller was let in"
+    await server.aclose()
+    assert await running == "Hello, world!"
+
+
+async def test_a_drain_that_runs_out_ends_what_still_runs(
+    server: SocketServer, client: GatewayClient, engine: FakeEngine
+) -> None:
+    engine.hang_at = 1
+    running = asyncio.create_task(_text(client))
+    while not engine.generated:  # noqa: ASYNC110 - the engine has no event for it
+        await asyncio.sleep(0.01)
+    server.drain.begin(0.05)
+    await server.aclose()
+    with pytest.raises(Unavailable, match="stopping"):
+        await running
+    assert engine.cancelled == ["decode"]
+
+
+async def _text(client: GatewayClient) -> str:
+    return "".join([e.text async for e in client.chat(ask()) if isinstance(e, TextDelta)])

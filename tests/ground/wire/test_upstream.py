@@ -376,6 +376,7 @@ def test_logprobs_without_text_wait_for_it() -> None:
         {"choices": [], "usage": {"prompt_tokens": "5"}},
         {"choices": [], "usage": {"prompt_tokens": -5}},
         {"choices": [], "usage": {"prompt_tokens": True}},
+        {"choices": [], "usage": {"prompt_tokens": 10**30}},
         {"choices": [{"delta": {"content": "x"}, "logprobs": {"content": [{"logprob": 10**400}]}}]},
         {"choices": [{"delta": {"content": "x"}, "logprobs": {"content": [{"token": "x"}]}}]},
         {"choices": [{"delta": {"content": "x"}, "logprobs": {"content": [{"logprob": 0, "bytes": [300]}]}}]},
