@@ -163,7 +163,6 @@ class Planner:
         content = step.take_back(victim)
         self.running.remove(victim)
         victim.running = False
-        victim.drafts = ()
         copies = []
         if remedy is Remedy.SWAP:
             moved = self.pool.swap_out(victim.table, victim.num_computed)

@@ -187,8 +187,9 @@ class FairShare(Policy):
     """The tenant that has been served least goes next (VTC: Sheng et al., "Fairness in Serving LLMs", 2024).
 
     A prompt token costs 1 and an output token 2, divided by the tenant's weight. A tenant that was away is
-    lifted to the least of those who wait: idle time earns no credit. While two tenants both have requests
-    waiting, what they were charged differs by at most one request's admission and a batch's output.
+    lifted to the least of those who wait, or to who waited last: idle time earns no credit. While two tenants
+    both have requests waiting, what they were charged differs by at most one request's admission and a batch's
+    output.
     """
 
     def __init__(
@@ -200,13 +201,13 @@ class FairShare(Policy):
         self._output_price = output_price
         self._lanes: dict[str, RankedQueue] = {}
         self._resumed = RankedQueue()
-        self._last_counter = 0.0
+        self._last_tenant = ""
 
     def push(self, sequence: Sequence) -> None:
         tenant = sequence.request.job.tenant
         if tenant not in self._lanes:
             waiting = [self.counters[other] for other in self._lanes]
-            floor = min(waiting) if waiting else self._last_counter
+            floor = min(waiting) if waiting else self.counters.get(self._last_tenant, 0.0)
             self.counters[tenant] = max(self.counters.get(tenant, 0.0), floor)
         self._enter_lane(sequence)
 
@@ -253,4 +254,4 @@ class FairShare(Policy):
     def _leave_lane(self, tenant: str) -> None:
         if not self._lanes[tenant]:
             del self._lanes[tenant]
-            self._last_counter = self.counters[tenant]
+            self._last_tenant = tenant

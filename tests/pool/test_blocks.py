@@ -269,6 +269,14 @@ def test_swapping_out_and_in_moves_what_the_device_no_longer_has() -> None:
     pool.check([table])
 
 
+def test_blocks_that_hold_nothing_yet_are_not_swapped() -> None:
+    pool = make_pool(num_host_blocks=1)
+    table = compute(pool, [1, 2, 3])
+    pool.grow(table, 3, 9)
+    assert len(pool.swap_out(table, 3)) == 1
+    assert pool.num_available == 8
+
+
 def test_a_full_host_takes_no_more() -> None:
     pool = make_pool(num_host_blocks=2)
     assert pool.can_swap_out(8)

@@ -20,6 +20,7 @@ from edgecloud.pool.blocks import BlockPool, BlockTable, PoolBroken
 from edgecloud.pool.config import PoolConfig
 from edgecloud.pool.costs import StepCosts
 from edgecloud.pool.plan import Drawn, StepBuilder, StepPlan
+from edgecloud.pool.policy import FairShare
 from edgecloud.pool.prefix import Namespace
 from edgecloud.pool.scheduler import Scheduler
 from edgecloud.pool.sequence import Job, Request, Sequence
@@ -108,6 +109,53 @@ def test_no_more_choices_run_than_allowed_and_a_wide_request_counts_for_all_of_t
     assert max(len(plan.items) for plan in plans) <= 4
 
 
+def test_choices_to_come_have_their_places_kept() -> None:
+    runner = make_runner(max_running=4, max_chunk=4)
+    runner.scheduler.submit(make_job(12, 3, n=3), 0.0)
+    runner.step()
+    runner.scheduler.submit(make_job(4, 3, n=2, first=40), 0.0)
+    assert runner.scheduler.num_running == 3
+    assert shape(runner.step()) == [(0, 4, 4)]
+
+
+def test_blocks_that_an_admitted_prompt_has_yet_to_take_are_not_given_away() -> None:
+    runner = make_runner(num_blocks=8, max_chunk=4, watermarks=CARELESS)
+    runner.scheduler.submit(make_job(24, 1), 0.0)
+    runner.step()
+    runner.scheduler.submit(make_job(12, 1, first=50), 0.0)
+    plans = runner.run()
+    assert [shape(plan)[0][0] for plan in plans] == [0] * 5 + [1] * 3
+
+
+def test_who_waits_for_the_peak_to_sink_starts_when_someone_ends() -> None:
+    runner = make_runner(num_blocks=8, watermarks=Watermarks(cautious=1, guarded=0, urgent=0), caching=False)
+    runner.scheduler.submit(make_job(4, 8), 0.0)
+    runner.scheduler.submit(make_job(8, 3, first=30), 0.0)
+    late = runner.scheduler.submit(make_job(8, 3, first=60), 0.0)
+    present = [{item.request_id for item in plan.items} for plan in runner.run()]
+    assert {0, 1, late} not in present
+    assert {0, late} in present
+
+
+def test_two_that_fit_each_but_not_together_are_not_both_admitted() -> None:
+    runner = make_runner(num_blocks=10, watermarks=Watermarks(cautious=1, guarded=0, urgent=0), caching=False)
+    runner.scheduler.submit(make_job(4, 20), 0.0)
+    runner.step()
+    for i in range(2):
+        runner.scheduler.submit(make_job(4, 8, first=30 + i * 30), 0.0)
+    assert [item.request_id for item in runner.step().items] == [0, 1]
+
+
+def test_a_waiting_job_becomes_short_when_its_prefix_is_computed() -> None:
+    runner = make_runner("sjf", max_running=1)
+    runner.scheduler.submit(make_job(17, 2), 0.0)
+    runner.step()
+    runner.scheduler.submit(make_job(18, 2), 0.0)
+    runner.scheduler.submit(make_job(9, 2, first=60), 0.0)
+    order = [item.request_id for plan in runner.run() for item in plan.items]
+    assert list(dict.fromkeys(order)) == [0, 1, 2]
+
+
 def test_a_prompt_shared_with_a_finished_request_is_not_computed_again() -> None:
     runner = make_runner()
     runner.scheduler.submit(make_job(10), 0.0)
@@ -182,6 +230,8 @@ def test_swapped_blocks_travel_out_and_back() -> None:
     back = [copy.source for plan in plans for copy in plan.swap_ins]
     assert out
     assert out == back
+    # Prompts of 12 and the nine tokens drawn before the last, each computed once.
+    assert sum(len(plan.tokens) for plan in plans) == 2 * (12 + 9)
     assert runner.scheduler.counters.wasted_tokens == 0
 
 
@@ -221,18 +271,44 @@ def test_what_was_planned_for_a_victim_is_undone() -> None:
 
 
 def test_a_victim_whose_copy_was_planned_is_swapped_from_the_copys_source() -> None:
-    # Both choices share a half-full block; the first copies it, then a chunk of higher rank takes its blocks.
+    # In the fifth step the first of two choices is to copy the block that both share. Then two chunks of
+    # higher rank find nothing left: one takes the second choice's blocks, the other the first one's, whose
+    # copy has not been made.
     runner = make_runner(
-        "priority", num_blocks=9, num_host_blocks=8, max_chunk=8, watermarks=CARELESS, preemption="swap",
+        "priority", num_blocks=15, num_host_blocks=8, max_chunk=4, watermarks=CARELESS, preemption="swap",
         caching=False,
     )  # fmt: skip
-    wide = make_job(14, 6, n=2)
-    runner.scheduler.submit(wide, 0.0)
-    runner.scheduler.submit(make_job(20, 2, first=50, priority=1), 0.0)
+    wide = make_job(14, 20, n=2)
+    grower = make_job(3, 8, first=30, priority=2)
+    chunks = [make_job(17, 1, first=50 + i * 20, priority=1) for i in range(2)]
+    for job in (grower, *chunks, wide):
+        runner.scheduler.submit(job, 0.0)
+    for _ in range(4):
+        runner.step()
+    shared = [sequence.table.blocks for sequence in running(runner) if sequence.request.id == 3]
+    assert shared[0] == shared[1]
+    source = shared[0][3]
+    plan = runner.step()
+    assert len(plan.preempted) == 2
+    assert [copy.source for copy in plan.swap_outs].count(source) == 2
+    assert plan.copies == ()
     runner.run()
     for choice in range(2):
-        assert runner.outputs[0, choice] == answer(wide, choice)
-    assert runner.scheduler.counters.swapped
+        assert runner.outputs[3, choice] == answer(wide, choice)
+    assert [runner.outputs[1 + i, 0] for i in range(2)] == [answer(job) for job in chunks]
+
+
+def test_a_chunk_whose_blocks_were_taken_in_this_step_is_not_computed_in_it() -> None:
+    runner = make_runner("priority", num_blocks=3, max_chunk=2, watermarks=CARELESS, caching=False)
+    runner.scheduler.submit(make_job(2, 6, priority=1), 0.0)
+    runner.scheduler.submit(make_job(8, 4, first=50), 0.0)
+    for _ in range(3):
+        runner.step()
+    plan = runner.step()
+    assert len(plan.preempted) == 1
+    assert shape(plan) == [(0, 4, 1)]
+    runner.run()
+    assert runner.outputs[1, 0] == answer(make_job(8, 4, first=50))
 
 
 def test_room_is_made_for_an_urgent_arrival_and_it_starts_in_the_next_step() -> None:
@@ -247,6 +323,36 @@ def test_room_is_made_for_an_urgent_arrival_and_it_starts_in_the_next_step() -> 
     assert shape(runner.step(1.0)) == [(urgent, 0, 8)]
     runner.run(1.0)
     assert runner.outputs[0, 0] == answer(make_job(26, 6))
+
+
+def test_nobody_is_preempted_for_an_arrival_that_would_still_not_fit() -> None:
+    runner = make_runner("priority", num_blocks=8, num_host_blocks=8, preemption="swap")
+    runner.scheduler.submit(make_job(23, 4, priority=2), 0.0)
+    runner.scheduler.submit(make_job(2, 2, first=40), 0.0)
+    runner.step()
+    runner.scheduler.submit(make_job(9, 2, first=60, priority=1), 0.0)
+    assert runner.scheduler.pool.num_available == 1
+    assert runner.step().preempted == ()
+
+
+def test_a_deadline_that_is_near_is_urgent_and_one_that_is_far_is_not() -> None:
+    for deadline, preempted in ((2.2, (0,)), (60.0, ())):
+        runner = make_runner("deadline", num_blocks=8, num_host_blocks=8, preemption="swap")
+        runner.scheduler.submit(make_job(26, 6), 0.0)
+        for _ in range(3):
+            runner.step()
+        runner.scheduler.submit(make_job(8, 20, first=60, deadline=deadline), 1.0)
+        assert runner.step(1.2).preempted == preempted
+
+
+def test_a_tenant_is_charged_what_was_computed_and_drawn() -> None:
+    policy = FairShare()
+    runner = make_runner(policy)
+    for tenant in ("ann", "bob"):
+        runner.scheduler.submit(make_job(10, 3, tenant=tenant), 0.0)
+        runner.run()
+    # Bob comes to an idle pool at Ann's level, and eight of his ten tokens were cached.
+    assert policy.counters == {"ann": 16.0, "bob": 16.0 + 2 + 6}
 
 
 def test_a_full_house_is_not_preempted_for_a_place() -> None:
@@ -292,6 +398,16 @@ def test_choices_share_the_prompt_and_copy_its_last_block_when_they_write() -> N
     assert [runner.outputs[0, choice] for choice in range(3)] == [answer(job, choice) for choice in range(3)]
     assert list(runner.ended) == [0]
     assert runner.ended[0].num_output == 9
+
+
+def test_choices_rank_where_their_request_came_and_before_who_came_later() -> None:
+    runner = make_runner()
+    runner.scheduler.submit(make_job(4, 5, n=3), 5.0)
+    runner.scheduler.submit(make_job(4, 5, first=40), 6.0)
+    runner.step()
+    assert [(s.request.id, s.choice) for s in running(runner)] == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    assert {s.rank[0] for s in running(runner)} == {5.0, 6.0}
+    assert all(s.admitted for s in running(runner))
 
 
 def test_a_request_ends_with_the_last_of_its_choices() -> None:
