@@ -1,0 +1,69 @@
+"""The binding itself, loaded once, and what llama.cpp says while it works."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import llama_cpp.llama_cpp as _binding
+
+# The binding's own annotations describe ctypes objects that mypy can't follow.
+lib: Any = _binding
+
+log = logging.getLogger("edgecloud.llama")
+
+
+class Messages:
+    """Catches llama.cpp's log lines: they go to our logger, and the last complaints are kept for error
+    sentences.
+    """
+
+    LEVELS: Mapping[int, int] = {2: logging.WARNING, 3: logging.ERROR}
+
+    def __init__(self) -> None:
+        self.complaints: deque[str] = deque(maxlen=16)
+        self.listener: Callable[[str], None] | None = None
+        self.callback = lib.llama_log_callback(self._receive)
+        lib.llama_log_set(self.callback, None)
+        lib.llama_backend_init()
+
+    def _receive(self, level: int, text: bytes | None, _user_data: object) -> None:
+        line = (text or b"").decode(errors="replace").strip()
+        if not line or line.strip(".") == "":
+            return
+        severity = self.LEVELS.get(level, logging.DEBUG)
+        if severity == logging.ERROR:
+            self.complaints.append(line)
+        if self.listener is not None:
+            self.listener(line)
+        # A failed load or grammar becomes an error with its own sentence, so nothing here is louder than
+        # debug.
+        log.debug("%s", line)
+
+
+messages = Messages()
+# llama.cpp's log has no owner, so what complains must do so alone to be understood.
+complaining = threading.Lock()
+
+
+def supports_gpu() -> bool:
+    """Whether this build of the binding can offload layers to a GPU."""
+    return bool(lib.llama_supports_gpu_offload())
+
+
+def load_reason(complaints: list[str]) -> str:
+    text = "; ".join(complaints)
+    if "unknown model architecture" in text:
+        name = text.split("architecture:")[-1].split(";")[0].strip()
+        return f"llama.cpp does not know its architecture ({name})"
+    if "not within the file bounds" in text or "corrupted" in text or "failed to read" in text:
+        return "it is truncated or damaged, download it again"
+    if complaints:
+        # The first complaint is the cause, the later ones its echoes; a function name in front means nothing
+        # to a person.
+        return re.sub(r"^\w+: (error loading model: )?", "", complaints[0]).rstrip(".")
+    return "llama.cpp gave no reason"

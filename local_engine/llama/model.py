@@ -1,0 +1,141 @@
+"""Weights and vocabulary of one GGUF file."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edgecloud import gguf
+from edgecloud.errors import ModelLoadError
+
+from .library import complaining, lib, load_reason, messages
+
+
+class Model:
+    """Weights and vocabulary of one GGUF file (its first shard, if it is split).
+
+    Raises `ModelLoadError` with one sentence when the file can't be loaded.
+    """
+
+    def __init__(self, path: Path, *, gpu_layers: int = -1, vocab_only: bool = False) -> None:
+        self.path = path
+        # llama.cpp trusts what it reads: a damaged header must not get that far.
+        gguf.read_info(path)
+        params = lib.llama_model_default_params()
+        params.n_gpu_layers = gpu_layers
+        params.vocab_only = vocab_only
+        with complaining:
+            messages.complaints.clear()
+            self._model = lib.llama_model_load_from_file(os.fsencode(path), params)
+            complaints = list(messages.complaints)
+        if not self._model:
+            raise ModelLoadError(f"{path.name} can't be loaded: {load_reason(complaints)}.")
+        self._vocab = lib.llama_model_get_vocab(self._model)
+        self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
+        self.n_ctx_train: int = lib.llama_model_n_ctx_train(self._model)
+        self.n_embd: int = lib.llama_model_n_embd(self._model)
+        self.n_layer: int = lib.llama_model_n_layer(self._model)
+        self.size: int = lib.llama_model_size(self._model)
+        self.has_decoder = bool(lib.llama_model_has_decoder(self._model))
+        # Recurrent state holds one position only: it can't be cut back to a prefix.
+        self.can_share_prefixes = not (
+            lib.llama_model_is_recurrent(self._model) or lib.llama_model_is_hybrid(self._model)
+        )
+        self.bos: int = lib.llama_vocab_bos(self._vocab)
+        self.eos: int = lib.llama_vocab_eos(self._vocab)
+        self.adds_bos = bool(lib.llama_vocab_get_add_bos(self._vocab))
+        self.eog_ids = frozenset(t for t in range(self.n_vocab) if lib.llama_vocab_is_eog(self._vocab, t))
+        self._pieces: dict[int, bytes] = {}
+        self._special_pieces: dict[int, bytes] = {}
+
+    @property
+    def handle(self) -> Any:
+        return self._model
+
+    @property
+    def vocab(self) -> Any:
+        return self._vocab
+
+    def close(self) -> None:
+        if self._model:
+            lib.llama_model_free(self._model)
+            self._model = None
+
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
+        """Token ids of `text`; `parse_special` reads spelled control tokens as such."""
+        data = text.encode("utf-8", errors="replace")
+        capacity = len(data) + 8
+        buffer = (lib.llama_token * capacity)()
+        count = lib.llama_tokenize(self._vocab, data, len(data), buffer, capacity, add_special, parse_special)
+        if count < 0:
+            buffer = (lib.llama_token * -count)()
+            count = lib.llama_tokenize(
+                self._vocab, data, len(data), buffer, -count, add_special, parse_special
+            )
+        return buffer[:count]  # type: ignore[no-any-return]
+
+    def token_bytes(self, token_id: int, *, special: bool = False) -> bytes:
+        """Bytes of one token, perhaps half a character; control tokens are empty unless `special`."""
+        cache = self._special_pieces if special else self._pieces
+        piece = cache.get(token_id)
+        if piece is None:
+            buffer = ctypes.create_string_buffer(256)
+            size = lib.llama_token_to_piece(self._vocab, token_id, buffer, len(buffer), 0, special)
+            if size < 0:
+                buffer = ctypes.create_string_buffer(-size)
+                size = lib.llama_token_to_piece(self._vocab, token_id, buffer, len(buffer), 0, special)
+            piece = cache[token_id] = buffer.raw[:size]
+        return piece
+
+    def detokenize(self, ids: Sequence[int], *, special: bool = True) -> bytes:
+        """Bytes of a whole sequence, with the vocabulary's rule about leading spaces applied."""
+        tokens = (lib.llama_token * len(ids))(*ids)
+        capacity = 8 * len(ids) + 64
+        buffer = ctypes.create_string_buffer(capacity)
+        size = lib.llama_detokenize(self._vocab, tokens, len(ids), buffer, capacity, False, special)
+        if size < 0:
+            buffer = ctypes.create_string_buffer(-size)
+            size = lib.llama_detokenize(self._vocab, tokens, len(ids), buffer, -size, False, special)
+        return buffer.raw[:size]
+
+    def is_eog(self, token_id: int) -> bool:
+        return token_id in self.eog_ids
+
+    def control_tokens(self) -> frozenset[str]:
+        """How the vocabulary spells its control tokens: what user text must not be able to say."""
+        texts = (
+            lib.llama_vocab_get_text(self._vocab, t)
+            for t in range(self.n_vocab)
+            if lib.llama_vocab_is_control(self._vocab, t)
+        )
+        return frozenset(text.decode(errors="replace") for text in texts if text)
+
+    def token_text(self, token_id: int) -> str:
+        """How the vocabulary spells a token; empty for ids below 0 (the vocabulary has no such token)."""
+        if token_id < 0:
+            return ""
+        text: bytes | None = lib.llama_vocab_get_text(self._vocab, token_id)
+        return (text or b"").decode(errors="replace")
+
+    def chat_template(self, name: str | None = None) -> str:
+        """The chat template in the file, or '' if it has none."""
+        text: bytes | None = lib.llama_model_chat_template(self._model, name.encode() if name else None)
+        return text.decode(errors="replace") if text else ""
+
+    def metadata(self, key: str) -> str | None:
+        """One metadata value as text."""
+        buffer = ctypes.create_string_buffer(4096)
+        size = lib.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
+        return buffer.value.decode(errors="replace") if size >= 0 else None
+
+    def description(self) -> str:
+        buffer = ctypes.create_string_buffer(256)
+        lib.llama_model_desc(self._model, buffer, len(buffer))
+        return buffer.value.decode(errors="replace")
+
+    def fingerprint(self) -> str:
+        """Names the file's content; changes when it does."""
+        return gguf.fingerprint(self.path)
