@@ -188,8 +188,8 @@ class FairShare(Policy):
 
     A prompt token costs 1 and an output token 2, divided by the tenant's weight. A tenant that was away is
     lifted to the least of those who wait, or to who waited last: idle time earns no credit. While two tenants
-    both have requests waiting, what they were charged differs by at most one request's admission and a batch's
-    output.
+    both have requests waiting, what they were charged differs by at most one request's admission and the
+    output of a batch.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ class Preemption:
 
     def choose(self, needy: Sequence, running: Many[Sequence], now: float) -> Choice:
         """The remedy for one sequence that lacks a block. Only strictly lower ranks are looked at."""
-        lower = [other for other in running if other.rank > needy.rank and other.table.blocks]
+        lower = [other for other in running if other.rank > needy.rank]
         if not lower:
             return Choice(Remedy.REFUSE)
         # One that holds nothing for itself frees nothing; it may still spare the needy a copy.

@@ -13,6 +13,8 @@ from edgecloud.errors import ConfigError
 from edgecloud.pool.admission import Admission, Case, Growth, Level, Verdict, Watermarks, projected_peak
 from edgecloud.pool.blocks import BlockPool, BlockTable
 from edgecloud.pool.costs import StepCosts
+from edgecloud.pool.estimate import LengthEstimate
+from edgecloud.pool.forecast import Forecast
 from edgecloud.pool.preemption import Choice, Preemption, PreemptionMode, Remedy
 from edgecloud.pool.prefix import Namespace
 from edgecloud.pool.sequence import Job, Request, Sequence
@@ -133,6 +135,17 @@ def test_the_projected_peak_is_never_below_the_replayed_one_and_close(batch: lis
     assert replayed <= projected <= replayed + len(batch)
 
 
+def test_a_forecast_counts_choices_to_come_and_not_the_blocks_of_a_hit() -> None:
+    bench = Bench()
+    forecast = Forecast(bench.pool, StepCosts(), LengthEstimate())
+    job = Job((1,) * 10, 6, n=3)
+    sequence = Sequence(0, Request(0, job, 0.0), 0, list(job.prompt), BlockTable(Namespace()))
+    bench.pool.grow(sequence.table, 0, 10)
+    sequence.num_hit = 8
+    assert forecast.growths(sequence) == [Growth(6, 10, 3, 1), Growth(6, 1, 0, 0), Growth(6, 1, 0, 0)]
+    assert forecast.num_blocks(sequence) == 4
+
+
 # ------------------------------------------------------------------------------------------------ pre-emption
 
 
@@ -238,6 +251,13 @@ def test_a_victim_that_may_itself_be_stuck_is_not_waited_for() -> None:
     bench = Bench()
     # At a block border: its next token needs a block.
     needy, victim = bench.add(0.0), bench.add(1.0, num_computed=40, left=0.01)
+    assert bench.choose(needy) == Choice(Remedy.SWAP, victim)
+
+
+def test_a_victim_still_in_its_prompt_is_not_waited_for() -> None:
+    bench = Bench()
+    needy, victim = bench.add(0.0), bench.add(1.0, num_computed=41, left=0.01)
+    victim.tokens.append(1)
     assert bench.choose(needy) == Choice(Remedy.SWAP, victim)
 
 

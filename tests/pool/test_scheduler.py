@@ -147,8 +147,8 @@ def test_two_that_fit_each_but_not_together_are_not_both_admitted() -> None:
 
 
 def test_a_waiting_job_becomes_short_when_its_prefix_is_computed() -> None:
-    runner = make_runner("sjf", max_running=1)
-    runner.scheduler.submit(make_job(17, 2), 0.0)
+    runner = make_runner("sjf", max_running=1, max_chunk=4)
+    runner.scheduler.submit(make_job(17, 40), 0.0)
     runner.step()
     runner.scheduler.submit(make_job(18, 2), 0.0)
     runner.scheduler.submit(make_job(9, 2, first=60), 0.0)
@@ -175,6 +175,27 @@ def test_an_answer_is_cached_for_the_next_turn() -> None:
     runner.scheduler.submit(Job((*job.prompt, *answer(job), 7, 7), 2), 0.0)
     # Twelve tokens, of which the last was drawn and never computed.
     assert shape(runner.step()) == [(1, 8, 6)]
+
+
+def test_blocks_are_offered_as_soon_as_their_step_has_landed() -> None:
+    runner = make_runner()
+    runner.scheduler.submit(make_job(8, 4), 0.0)
+    runner.step()
+    runner.scheduler.submit(make_job(10, 4), 0.0)
+    assert shape(runner.step())[1] == (1, 8, 2)
+
+
+def test_an_answer_that_ends_in_accepted_drafts_is_cached_whole() -> None:
+    runner = make_runner()
+    job = make_job(6, 7)
+    said = answer(job)
+    runner.scheduler.submit(job, 0.0)
+    runner.step()
+    runner.scheduler.propose({0: tuple(said[1:])})
+    runner.step()
+    assert runner.ended[0].reason == "done"
+    runner.scheduler.submit(Job((*job.prompt, *said, 7), 1), 0.0)
+    assert shape(runner.step()) == [(1, 12, 2)]
 
 
 def test_who_wants_the_whole_prompt_computed_reads_no_cache_but_fills_it() -> None:
@@ -280,7 +301,7 @@ def test_a_victim_whose_copy_was_planned_is_swapped_from_the_copys_source() -> N
     )  # fmt: skip
     wide = make_job(14, 20, n=2)
     grower = make_job(3, 8, first=30, priority=2)
-    chunks = [make_job(17, 1, first=50 + i * 20, priority=1) for i in range(2)]
+    chunks = [make_job(18, 1, first=50 + i * 20, priority=1) for i in range(2)]
     for job in (grower, *chunks, wide):
         runner.scheduler.submit(job, 0.0)
     for _ in range(4):
@@ -482,6 +503,14 @@ def test_a_prompt_in_chunks_takes_no_drafts() -> None:
     assert runner.step().items[0].num_drafts == 0
 
 
+def test_choices_that_have_not_parted_take_no_drafts() -> None:
+    runner = make_runner(max_chunk=4)
+    runner.scheduler.submit(make_job(5, n=2), 0.0)
+    runner.step()
+    runner.scheduler.propose({0: (1, 1)})
+    assert runner.step().items[0].num_drafts == 0
+
+
 # -------------------------------------------------------------------------------------------- ends and faults
 
 
@@ -678,3 +707,4 @@ def test_the_numbers_add_up_in_the_end() -> None:
     assert (counters.prompt_tokens, counters.output_tokens) == (45, 15)
     assert counters.cached_tokens == 4 * 8
     assert counters.steps == 15
+    assert runner.scheduler.planner.estimate.coverage == 1.0
