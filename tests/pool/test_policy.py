@@ -135,6 +135,14 @@ def test_a_tenant_who_was_away_is_lifted_and_earns_no_credit() -> None:
     assert policy.counters["cy"] == 100, "with nobody waiting, the level of who left last"
 
 
+def test_a_tenant_cannot_shed_what_it_was_served_by_leaving() -> None:
+    policy = FairShare()
+    push(policy, make_sequence(tenant="ann"), make_sequence(tenant="bob"))
+    policy.charge(policy.pop(), 100, 0)
+    policy.push(make_sequence(tenant="ann"))
+    assert policy.counters == {"ann": 100, "bob": 0}
+
+
 def test_looking_at_a_tenants_only_request_does_not_lift_it() -> None:
     policy = FairShare()
     ann, bob = make_sequence(tenant="ann"), make_sequence(tenant="bob")
