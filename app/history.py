@@ -114,10 +114,16 @@ class History:
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._name = path.name
+        self._path = path
         self._clock = clock
         self._lock = threading.RLock()
         self._owner = this_process()
         self._connection = open_database(path, MIGRATIONS)
+        self._file = _identity(path)
+
+    def is_in_place(self) -> bool:
+        """Whether the path still names the file that is open here."""
+        return _identity(self._path) == self._file
 
     def close(self) -> None:
         with self._reading() as connection:
@@ -465,6 +471,14 @@ class History:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with self._reading() as connection, transaction(connection):
             yield connection
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _no_such_chat(name: str) -> NotFound:

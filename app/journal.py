@@ -1,7 +1,8 @@
 """The gateway's pen: one thread that writes history, so that a slow or locked disk never stalls a stream.
 
 The prompt is journalled before the work and the text while it streams, a slice every quarter of a second.
-When history cannot be written the answer goes on without it, and the user is told once.
+When history cannot be written the answer goes on without it, and the user is told once; what a locked or full
+disk refused in the middle of an answer is kept in memory and written as soon as it can be.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from edgecloud.errors import StorageError
 from edgecloud.types import (
@@ -33,16 +34,26 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FLUSH_S = 0.25
+RETRY_S = 2.0
 HEARTBEAT_S = 5.0
 CLOSE_WAIT_S = 10.0
 Status = Literal["complete", "interrupted", "failed"]
 
 
+class Ending(NamedTuple):
+    """How an answer ended."""
+
+    receipt: Receipt | None
+    status: Status
+    error: str | None
+
+
 class OpenTurn:
-    """One answer being written. Deltas gather here until the thread takes them."""
+    """One answer being written. Deltas gather here until the thread takes them, then comes the `ending`."""
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
+        self.ending: Ending | None = None
         self._lock = threading.Lock()
         self._text: dict[int, list[str]] = {}
         self._reasoning: dict[int, list[str]] = {}
@@ -76,6 +87,13 @@ class OpenTurn:
             self._text.clear()
             self._reasoning.clear()
             return slices
+
+    def put_back(self, slices: dict[int, tuple[str, str]]) -> None:
+        """Keep what was taken and could not be written, before what came meanwhile."""
+        with self._lock:
+            for index, (text, reasoning) in slices.items():
+                self._text.setdefault(index, []).insert(0, text)
+                self._reasoning.setdefault(index, []).insert(0, reasoning)
 
     def tool_calls(self) -> dict[int, tuple[ToolCall, ...]]:
         with self._lock:
@@ -128,12 +146,8 @@ class Journal:
     ) -> None:
         """Write the rest of the answer and how it ended; waits at most `wait_s` seconds for the disk."""
 
-        def write(history: History) -> None:
-            self._open.discard(open_turn)
-            self._flush(history, open_turn)
-            history.finish(open_turn.turn, receipt, open_turn.reasons, open_turn.tool_calls(), status, error)
-
-        written = asyncio.wrap_future(self._submit(write))
+        open_turn.ending = Ending(receipt, status, error)
+        written = asyncio.wrap_future(self._submit(lambda history: self._write(history, open_turn)))
         # What went wrong is in the log, and the answer is already with the user.
         written.add_done_callback(lambda future: future.cancelled() or future.exception())
         await asyncio.wait([written], timeout=wait_s)
@@ -151,8 +165,8 @@ class Journal:
         if begun.cancelled() or begun.exception() is not None:
             return
         open_turn = begun.result()
-        self._open.discard(open_turn)
-        self._submit(lambda history: history.finish(open_turn.turn, None, {}, {}, "interrupted"))
+        open_turn.ending = Ending(None, "interrupted", None)
+        self._submit(lambda history: self._write(history, open_turn))
 
     def _submit(self, work: Callable[[History], Any]) -> Future[Any]:
         if self._thread is None:
@@ -163,7 +177,7 @@ class Journal:
         return future
 
     def _run(self) -> None:
-        last_flush = last_beat = time.monotonic()
+        flush_at = last_beat = time.monotonic()
         while True:
             try:
                 item = self._queue.get(timeout=FLUSH_S if self._open else None)
@@ -173,12 +187,13 @@ class Journal:
                 break
             self._work(*item)
             now = time.monotonic()
-            if now - last_flush >= FLUSH_S:
-                last_flush = now
-                self._each_open(self._flush)
+            if now >= flush_at:
+                pause_s = FLUSH_S if self._each_open(self._write) else RETRY_S
+                flush_at = time.monotonic() + pause_s
             if now - last_beat >= HEARTBEAT_S:
                 last_beat = now
                 self._each_open(lambda history, open_turn: history.heartbeat(open_turn.turn))
+        self._each_open(self._write)
         if self._history is not None:
             self._history.close()
 
@@ -186,6 +201,10 @@ class Journal:
         if not future.set_running_or_notify_cancel():
             return
         try:
+            if self._history is not None and not self._history.is_in_place():
+                # Deleted or replaced under our hands: what is written to the old file is gone.
+                self._history.close()
+                self._history = None
             if self._history is None:
                 self._history = self._open_history()
             future.set_result(work(self._history))
@@ -196,11 +215,33 @@ class Journal:
             log.exception("history could not be written")
             future.set_exception(StorageError(f"History could not be written ({type(error).__name__})."))
 
-    def _each_open(self, work: Callable[[History, OpenTurn], None]) -> None:
+    def _each_open(self, work: Callable[[History, OpenTurn], None]) -> bool:
+        """Do it for every open turn; False at the first that fails, since each more would wait as long."""
         for open_turn in list(self._open):
-            self._work(lambda history, turn=open_turn: work(history, turn), Future())  # type: ignore[misc]
+            done: Future[Any] = Future()
+            self._work(lambda history, turn=open_turn: work(history, turn), done)  # type: ignore[misc]
+            if done.exception() is not None:
+                return False
+        return True
 
-    @staticmethod
-    def _flush(history: History, open_turn: OpenTurn) -> None:
-        for index, (text, reasoning) in open_turn.take().items():
-            history.append(open_turn.turn, index, text, reasoning)
+    def _write(self, history: History, open_turn: OpenTurn) -> None:
+        """Write what has gathered, and the end if there is one; what cannot be written stays for later."""
+        if open_turn not in self._open:
+            return
+        slices = open_turn.take()
+        try:
+            while slices:
+                index = min(slices)
+                history.append(open_turn.turn, index, *slices[index])
+                del slices[index]
+            if open_turn.ending is None:
+                return
+            receipt, status, error = open_turn.ending
+            history.finish(open_turn.turn, receipt, open_turn.reasons, open_turn.tool_calls(), status, error)
+        except StorageError:
+            open_turn.put_back(slices)
+            raise
+        except Exception:
+            self._open.discard(open_turn)
+            raise
+        self._open.discard(open_turn)

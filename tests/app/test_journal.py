@@ -1,0 +1,150 @@
+"""The journal on disks that refuse: nothing that was answered is lost while the process lives."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgecloud.app import journal as journal_module
+from edgecloud.app.history import History
+from edgecloud.app.journal import Journal
+from edgecloud.types import ChatRequest, Message, TextDelta
+from tests.support.live import eventually
+
+
+def asked(text: str = "hi", **fields: object) -> ChatRequest:
+    return ChatRequest(messages=(Message("user", text),), **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "edgecloud.db"
+
+
+def open_impatiently(database: Path) -> History:
+    """A history that gives a locked file up at once."""
+    history = History(database)
+    history._connection.execute("PRAGMA busy_timeout = 0")
+    return history
+
+
+@pytest.fixture
+def locked(database: Path) -> Iterator[sqlite3.Connection]:
+    """Another program's connection, to lock the file with."""
+    other = sqlite3.connect(database, isolation_level=None)
+    yield other
+    other.close()
+
+
+def the_answer(database: Path) -> tuple[str, str]:
+    history = History(database)
+    (summary,) = history.list()
+    answer = history.show(summary.id).messages[-1]
+    history.close()
+    return answer.message.content, answer.status
+
+
+async def test_a_lock_in_the_middle_leaves_no_hole(
+    database: Path, locked: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "RETRY_S", 0.05)
+    journal = Journal(lambda: open_impatiently(database))
+    turn, told = await journal.begin(asked(n=2))
+    assert turn is not None
+    assert told is None
+
+    locked.execute("BEGIN EXCLUSIVE")
+    turn.add(TextDelta("one ", index=0))
+    turn.add(TextDelta("eins ", index=1))
+    await asyncio.sleep(0.6)  # a flush meets the lock
+    turn.add(TextDelta("two", index=0))
+    locked.execute("ROLLBACK")
+    await journal.finish(turn, None, "complete")
+    await journal.aclose()
+
+    history = History(database)
+    (summary,) = history.list()
+    texts = [message.message.content for message in history.show(summary.id).messages[-2:]]
+    history.close()
+    assert texts == ["one two", "eins "]
+
+
+async def test_an_end_that_met_a_lock_is_written_when_it_is_gone(
+    database: Path, locked: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "RETRY_S", 0.05)
+    journal = Journal(lambda: open_impatiently(database))
+    turn, _ = await journal.begin(asked())
+    assert turn is not None
+    turn.add(TextDelta("all of it"))
+
+    locked.execute("BEGIN EXCLUSIVE")
+    await journal.finish(turn, None, "complete")
+    locked.execute("ROLLBACK")
+    await asyncio.to_thread(eventually, lambda: not journal._open)
+
+    assert the_answer(database) == ("all of it", "complete")
+    await journal.aclose()
+
+
+async def test_closing_tries_once_more(database: Path, locked: sqlite3.Connection) -> None:
+    journal = Journal(lambda: open_impatiently(database))
+    turn, _ = await journal.begin(asked())
+    assert turn is not None
+    turn.add(TextDelta("all of it"))
+
+    locked.execute("BEGIN EXCLUSIVE")
+    await journal.finish(turn, None, "complete")
+    locked.execute("ROLLBACK")
+    await journal.aclose()
+
+    assert the_answer(database) == ("all of it", "complete")
+
+
+async def test_one_refusal_of_the_disk_is_met_once_a_pass(
+    database: Path, locked: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would wait for the whole busy timeout, and a new prompt behind all of them."""
+    appended: list[str] = []
+    real = History.append
+
+    def counting(self: History, turn: object, index: int, text: str, reasoning: str = "") -> None:
+        appended.append(text)
+        real(self, turn, index, text, reasoning)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(History, "append", counting)
+    monkeypatch.setattr(journal_module, "RETRY_S", 60.0)
+    journal = Journal(lambda: open_impatiently(database))
+    turns = [(await journal.begin(asked(f"prompt {number}")))[0] for number in range(5)]
+    locked.execute("BEGIN EXCLUSIVE")
+    for turn in turns:
+        assert turn is not None
+        turn.add(TextDelta("x"))
+    await asyncio.sleep(0.8)
+
+    assert appended == ["x"]
+    locked.execute("ROLLBACK")
+    await journal.aclose()
+    assert appended == ["x"] * 6
+
+
+async def test_a_deleted_database_is_made_anew_for_the_next_prompt(database: Path) -> None:
+    journal = Journal(lambda: History(database))
+    lost, _ = await journal.begin(asked("lost with the file"))
+    assert lost is not None
+    for file in database.parent.glob("edgecloud.db*"):
+        file.unlink()
+
+    turn, told = await journal.begin(asked("the next"))
+    assert turn is not None
+    assert told is None
+    for open_turn in (lost, turn):
+        open_turn.add(TextDelta("answer"))
+        await journal.finish(open_turn, None, "complete")
+    await journal.aclose()
+
+    assert the_answer(database) == ("answer", "complete")
