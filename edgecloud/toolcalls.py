@@ -10,9 +10,9 @@ import json
 import re
 import secrets
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from edgecloud.errors import BadRequest
 from edgecloud.output import Piece
@@ -54,71 +54,49 @@ def new_call_id() -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(9))
 
 
-# Names that the rules of a compiled schema, which follow its properties, will not take.
-_VALUE, _CALL, _THOUGHT = "edgecloud-value", "edgecloud-call", "edgecloud-thought"
-_ROOT = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|(?<![\w-])root(?![\w-])')
-
-
 def call_constraint(markup: ToolMarkup, tools: Sequence[Tool], *, parallel: bool, thinks: bool) -> Constraint:
     """The constraint that makes an answer one call of one of the tools, or with `parallel` one or more.
 
     A model that `thinks` may finish its thought first.
     """
-    variants: list[dict[str, Any]] = []
-    definitions: dict[str, Any] = {}
-    for number, tool in enumerate(tools):
+    for tool in tools:
         if tool.parameters.get("type", "object") != "object":
             raise BadRequest(
                 f"The parameters of tool {tool.name!r} must be the schema of an object.", param="tools"
             )
-        place = f"tool{number}"
-        definitions[place] = _moved({"type": "object", **tool.parameters}, f"#/$defs/{place}")
-        variants.append(
-            {
-                "type": "object",
-                "properties": {"name": {"const": tool.name}, markup.key: {"$ref": f"#/$defs/{place}"}},
-                "required": ["name", markup.key],
-                "additionalProperties": False,
-            }
-        )
-    schema = {"anyOf": variants, "$defs": definitions}
-    return Constraint("grammar", _call_grammar(markup, parallel, thinks), json.dumps(schema))
+    schemas = [{"type": "object", **tool.parameters} for tool in tools]
+    return Constraint("calls", _call_grammar(markup, tools, parallel, thinks), json.dumps(schemas))
 
 
-def join_grammars(source: str, schema_grammar: str) -> str:
-    """A constraint's grammar with the GBNF of its schema, whose `root` becomes the rule left undefined."""
-    renamed = _ROOT.sub(lambda match: _VALUE if match[0] == "root" else match[0], schema_grammar)
-    return f"{source}\n{renamed}\n"
-
-
-def _moved(schema: Any, place: str) -> Any:
-    """A schema whose references into itself still hold when it is a part of another, at `place`."""
-    if isinstance(schema, Mapping):
-        return {
-            key: place + value[1:]
-            if key == "$ref" and isinstance(value, str) and value.startswith("#")
-            else _moved(value, place)
-            for key, value in schema.items()
-        }
-    return [_moved(item, place) for item in schema] if isinstance(schema, list | tuple) else schema
-
-
-def _call_grammar(markup: ToolMarkup, parallel: bool, thinks: bool) -> str:
-    def literal(text: str) -> str:
-        return json.dumps(text)
-
-    call = _VALUE
+def _call_grammar(markup: ToolMarkup, tools: Sequence[Tool], parallel: bool, thinks: bool) -> str:
+    """Lark, with the rules `arguments0`, `arguments1` … left to the schemas of the tools."""
+    literal = partial(json.dumps, ensure_ascii=False)
     if markup.array:
-        more = f' ({literal(markup.separator)} " "? {_VALUE})*' if parallel else ""
-        call = f'{literal(markup.open)} " "? "[" {_VALUE}{more} {literal(markup.close)}'
-    elif not markup.bare:
-        call = f'{literal(markup.open)} "\\n" {_VALUE} "\\n"? {literal(markup.close)}'
+        more = f' ({literal(markup.separator)} " "? object)*' if parallel else ""
+        call = f'{literal(markup.open)} " "? "[" object{more} {literal(markup.close)}'
+    elif markup.bare:
+        call = "object"
+    else:
+        call = f'{literal(markup.open)} "\\n" object "\\n"? {literal(markup.close)}'
+    objects = [
+        f"{literal(_head(tool, markup.key))} arguments{number} {literal('}')}"
+        for number, tool in enumerate(tools)
+    ]
     several = parallel and not markup.array and not markup.bare
-    root = f'{_CALL} ("\\n" {_CALL})*' if several else _CALL
-    rules = [f"root ::= {_THOUGHT}? {root}" if thinks else f"root ::= {root}", f"{_CALL} ::= {call}"]
+    rules = [
+        "start: " + ("THOUGHT? " if thinks else "") + ('call ("\\n" call)*' if several else "call"),
+        f"call: {call}",
+        f"object: {' | '.join(objects)}",
+    ]
     if thinks:
-        rules.append(f'{_THOUGHT} ::= "<think>"? ([^<] | "<" [^/])* "</think>" [ \\n]*')
+        # What begins as a call does is one: the lexer reads ahead and never goes back.
+        rules.append(r"THOUGHT: /((<think>|[^<{\[])([^<]|<[^\/])*)?<\/think>[ \n]*/")
     return "\n".join(rules)
+
+
+def _head(tool: Tool, key: str) -> str:
+    """The text of a call's object up to its arguments."""
+    return f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "{key}": '
 
 
 class _Brackets:

@@ -94,13 +94,13 @@ class Sampling:
 class Constraint:
     """What the answer must match: any JSON object, a JSON schema (as JSON text), or a GBNF grammar.
 
-    A grammar with a `schema` (JSON text) leaves one rule undefined, which stands for a value of that schema: the engine
-    compiles the schema its own way and joins the two with `edgecloud.toolcalls.join_grammars`.
+    'calls' are tool calls that a template makes an answer be, for engines of our own: a Lark grammar whose
+    rules `arguments0`, `arguments1` … are left to `schemas`, the JSON text of a list of schemas.
     """
 
-    kind: Literal["json", "schema", "grammar"]
+    kind: Literal["json", "schema", "grammar", "calls"]
     source: str = ""
-    schema: str = ""
+    schemas: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from edgecloud.errors import BadRequest
 from edgecloud.settings import LocalSettings
 from edgecloud.types import Sampling
 
-from .llama import Candidates, Chain, Context, Grammar, Logits, Model
+from .llama import Candidates, Chain, Context, Logits, Model
 
 T = TypeVar("T", int, float)
 
@@ -82,6 +82,27 @@ def derive_seed(seed: int | None, index: int) -> int:
     return int.from_bytes(digest, "little") % _RANDOM_SEED
 
 
+class TokenGrammar(Protocol):
+    """What an answer must match: says which tokens may come next, and follows those that were drawn.
+
+    `mask` and `accept` raise `BadRequest` when it can't be followed any further.
+    """
+
+    def clone(self) -> TokenGrammar:
+        """Another answer under the same grammar, from the state this one is in."""
+
+    def allows(self, token: int, scratch: Candidates) -> bool:
+        """Whether the token may come next; `scratch` is overwritten."""
+
+    def mask(self, candidates: Candidates) -> None:
+        """Set the logit of every candidate that can't come next to minus infinity."""
+
+    def accept(self, token: int) -> None:
+        """Advance by a token that is allowed."""
+
+    def close(self) -> None: ...
+
+
 class TokenSampler:
     """Draws the tokens of one choice. `history` is the end of the prompt, which the repeat penalty looks at
     too.
@@ -94,7 +115,7 @@ class TokenSampler:
         *,
         index: int = 0,
         history: Sequence[int] = (),
-        grammar: Grammar | None = None,
+        grammar: TokenGrammar | None = None,
     ) -> None:
         self._banned = sorted(plan.banned)
         self._eog = model.eog_ids
@@ -111,7 +132,7 @@ class TokenSampler:
             return self._chain.sample(context, index)
         return self._draw_constrained(self._grammar, context.logits(index), scratch)
 
-    def _draw_constrained(self, grammar: Grammar, logits: Logits, scratch: Candidates) -> int | None:
+    def _draw_constrained(self, grammar: TokenGrammar, logits: Logits, scratch: Candidates) -> int | None:
         # Most draws already obey, and asking the grammar about one token is a thousand times cheaper than
         # about all.
         scratch.load(logits)

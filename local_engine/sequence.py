@@ -13,8 +13,7 @@ from typing import Literal, NamedTuple
 
 from edgecloud.errors import EdgeCloudError
 
-from .llama import Grammar
-from .sampler import RawLogprob, SamplingPlan, TokenSampler
+from .sampler import RawLogprob, SamplingPlan, TokenGrammar, TokenSampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class Job:
     max_tokens: int
     n: int = 1
     plan: SamplingPlan = field(default_factory=SamplingPlan)
-    grammar: Grammar | None = None
+    grammar: TokenGrammar | None = None
     stop_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
     score_prompt: bool = False

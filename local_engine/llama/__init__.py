@@ -9,7 +9,6 @@ from .batch import Batch
 from .context import ABORTED, INVALID_BATCH, MAX_SEQUENCES, NO_KV_SLOT, Context, Logits
 from .embedding import EmbeddingContext
 from .grammar import Grammar
-from .json_schema import JSON_OBJECT_GBNF, schema_grammar
 from .library import supports_gpu
 from .model import Model
 from .quantization import quantize
@@ -18,7 +17,6 @@ from .sampling import Candidates, Chain
 __all__ = [
     "ABORTED",
     "INVALID_BATCH",
-    "JSON_OBJECT_GBNF",
     "MAX_SEQUENCES",
     "NO_KV_SLOT",
     "Batch",
@@ -30,6 +28,5 @@ __all__ = [
     "Logits",
     "Model",
     "quantize",
-    "schema_grammar",
     "supports_gpu",
 ]

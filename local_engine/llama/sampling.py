@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .context import Context, Logits
 from .library import lib
@@ -112,6 +113,10 @@ class Candidates:
     def forbid(self, tokens: Sequence[int]) -> None:
         """Make candidates impossible; their order must still be the vocabulary's."""
         self._rows["logit"][tokens] = -np.inf
+
+    def keep(self, allowed: NDArray[np.bool_]) -> None:
+        """Make all others impossible, `allowed` [n_vocab]; their order must still be the vocabulary's."""
+        self._rows["logit"][~allowed] = -np.inf
 
     @property
     def selected(self) -> int:

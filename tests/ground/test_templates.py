@@ -414,8 +414,9 @@ class TestTools:
         other = Tool("other", "", {"type": "object"})
         constraint = make_template("hermes").tool_constraint([other, WEATHER], NamedTool("get_weather"), True)
         assert constraint is not None
-        (variant,) = json.loads(constraint.schema)["anyOf"]
-        assert variant["properties"]["name"] == {"const": "get_weather"}
+        assert json.loads(constraint.schemas) == [dict(WEATHER.parameters)]
+        assert "get_weather" in constraint.source
+        assert "other" not in constraint.source
 
 
 class TestFamilies:

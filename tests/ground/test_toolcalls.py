@@ -17,7 +17,6 @@ from edgecloud.toolcalls import (
     MISTRAL,
     ToolCallParser,
     call_constraint,
-    join_grammars,
     new_call_id,
 )
 from edgecloud.types import TextDelta, Tool, ToolCallDelta
@@ -115,16 +114,12 @@ class TestEveryFamily:
         parser = ToolCallParser(markup)
         assert text_of(parser.feed("Hello < world [")) in ("Hello < world [", "Hello < world ")
 
-    def test_a_constraint_of_the_family_leaves_one_rule_to_the_schema(self, markup):
-        tool = Tool(
-            "f",
-            "",
-            {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"const": 1}}},
-        )
-        constraint = call_constraint(markup, [tool], parallel=True, thinks=False)
-        schema = json.loads(constraint.schema)
-        assert schema["$defs"]["tool0"]["properties"]["a"] == {"$ref": "#/$defs/tool0/$defs/x"}
-        assert list(schema["anyOf"][0]["properties"]) == ["name", markup.key]
+    def test_a_constraint_of_the_family_leaves_the_arguments_to_the_schemas(self, markup):
+        tools = [Tool("f", "", {"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {}}}), Tool("g")]
+        constraint = call_constraint(markup, tools, parallel=True, thinks=False)
+        assert json.loads(constraint.schemas) == [{"type": "object", **tool.parameters} for tool in tools]
+        assert [constraint.source.count(f"arguments{number}") for number in range(3)] == [1, 1, 0]
+        assert f'\\"{markup.key}\\"' in constraint.source
 
 
 class TestShapesOfCalls:
@@ -208,16 +203,6 @@ class TestConstraint:
         with pytest.raises(BadRequest, match="'f'"):
             call_constraint(HERMES, [Tool("f", "", {"type": "string"})], parallel=False, thinks=False)
 
-    def test_only_the_root_of_the_schemas_grammar_is_renamed(self):
-        joined = join_grammars(
-            "root ::= edgecloud-value", 'a ::= "root" [root] root-x x-root\nroot ::= a | root'
-        )
-        assert joined.splitlines() == [
-            "root ::= edgecloud-value",
-            'a ::= "root" [root] root-x x-root',
-            "edgecloud-value ::= a | edgecloud-value",
-        ]
-
 
 def accepts(grammar, model, scratch, text):
     """Whether the grammar lets a model write this text and stop there."""
@@ -240,7 +225,7 @@ def vocabulary():
 @pytest.mark.model
 @pytest.mark.parametrize("markup", WRITTEN, ids=["hermes", "llama3", "mistral"])
 class TestForcedCalls:
-    """The joined grammar in llama.cpp itself."""
+    """The grammar over the tokens of a real vocabulary."""
 
     TOOLS = (
         Tool(
@@ -252,10 +237,11 @@ class TestForcedCalls:
     )
 
     def make(self, vocabulary, markup, **options):
-        from edgecloud.local_engine.llama import Candidates, Grammar, schema_grammar
+        from edgecloud.local_engine.llama import Candidates
+        from edgecloud.local_engine.schemas import SchemaCompiler
 
         constraint = call_constraint(markup, self.TOOLS, **{"parallel": False, "thinks": False, **options})
-        grammar = Grammar(vocabulary, join_grammars(constraint.source, schema_grammar(constraint.schema)))
+        grammar = SchemaCompiler(vocabulary).calls(constraint.source, constraint.schemas)
         scratch = Candidates(vocabulary.n_vocab)
         return lambda text: accepts(grammar, vocabulary, scratch, text)
 

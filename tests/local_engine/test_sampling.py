@@ -10,8 +10,9 @@ import pytest
 
 from edgecloud.errors import BadRequest
 from edgecloud.local_engine.batcher import Batcher
-from edgecloud.local_engine.llama import JSON_OBJECT_GBNF, Context, Grammar, Model
-from edgecloud.local_engine.sampler import SamplingPlan, derive_seed, plan_sampling
+from edgecloud.local_engine.llama import Context, Grammar, Model
+from edgecloud.local_engine.sampler import SamplingPlan, TokenGrammar, derive_seed, plan_sampling
+from edgecloud.local_engine.schemas import SchemaCompiler
 from edgecloud.settings import LocalSettings
 from edgecloud.types import Sampling
 
@@ -23,7 +24,7 @@ MakeBatcher = Callable[..., Batcher]
 
 
 async def draw(
-    batcher: Batcher, prompt: list[int], count: int, grammar: Grammar | None = None, **plan: object
+    batcher: Batcher, prompt: list[int], count: int, grammar: TokenGrammar | None = None, **plan: object
 ) -> Answers:
     ids = batcher._model.eog_ids
     return await collect(
@@ -136,7 +137,7 @@ async def test_a_scored_prompt_gives_each_token_after_the_first_its_logprob(
 
 
 async def test_json_mode_writes_an_object(model: Model, make_batcher: MakeBatcher) -> None:
-    batcher, grammar = make_batcher(), Grammar(model, JSON_OBJECT_GBNF)
+    batcher, grammar = make_batcher(), SchemaCompiler(model).schema('{"type": "object"}')
     for seed in range(3):
         prompt = chat(model, "Describe a cat as JSON with the keys name and age.")
         answers = await draw(batcher, prompt, 200, grammar, temperature=1.2, seed=seed, top_k=40)

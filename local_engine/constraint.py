@@ -1,0 +1,39 @@
+"""What an answer must match, chosen from the request: a schema, the calls of its tools, or a GBNF grammar."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgecloud.types import ChatRequest
+
+from .prompt import offered_tools
+
+if TYPE_CHECKING:
+    from .loaded import LoadedModel
+    from .sampler import TokenGrammar
+
+
+def make_grammar(loaded: LoadedModel, request: ChatRequest) -> TokenGrammar | None:
+    """The grammar of a request, or None if it may be answered with anything.
+
+    Raises `BadRequest` when it can't be enforced.
+    """
+    from .llama import Grammar
+
+    constraint, param = request.constraint, "response_format"
+    tools = offered_tools(loaded, request) if request.is_chat else ()
+    if tools and loaded.template is not None:
+        forced = loaded.template.tool_constraint(tools, request.tool_choice, request.parallel_tool_calls)
+        if forced is not None:
+            constraint, param = forced, "tools"
+    if constraint is None:
+        return None
+    match constraint.kind:
+        case "json":
+            return loaded.schemas.schema('{"type": "object"}', param=param)
+        case "schema":
+            return loaded.schemas.schema(constraint.source, param=param)
+        case "calls":
+            return loaded.schemas.calls(constraint.source, constraint.schemas, param=param)
+        case "grammar":
+            return Grammar(loaded.model, constraint.source, param=param)
