@@ -209,11 +209,12 @@ class Journal:
                 self._history = self._open_history()
             future.set_result(work(self._history))
         except StorageError as error:
-            log.warning("history: %s", error.message)
+            # First of all: somebody waits for it, whatever becomes of the log.
             future.set_exception(error)
+            log.warning("history: %s", error.message)
         except Exception as error:
-            log.exception("history could not be written")
             future.set_exception(StorageError(f"History could not be written ({type(error).__name__})."))
+            log.exception("history could not be written")
 
     def _each_open(self, work: Callable[[History, OpenTurn], None]) -> bool:
         """Do it for every open turn; False at the first that fails, since each more would wait as long."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -52,8 +53,11 @@ def log_bug(error: Exception) -> Path | None:
     log = open_log()
     if log is None:
         return None
-    with open(log, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(_redacted("".join(traceback.format_exception(error))) + "\n")
+    try:
+        with open(log, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(_redacted("".join(traceback.format_exception(error))) + "\n")
+    except OSError:
+        return None
     return log_path()
 
 
@@ -64,7 +68,9 @@ class _RedactedHandler(logging.Handler):
         from edgecloud.telemetry import LineFormatter, Redactor
 
         line = LineFormatter(Redactor(_secrets())).format(record)
-        os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
+        # A full disk must not end what only wanted to speak of it.
+        with contextlib.suppress(OSError):
+            os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
 
 
 def _redacted(text: str) -> str:

@@ -78,3 +78,19 @@ def test_control_characters_are_shown_and_not_obeyed() -> None:
 
     assert neutral(hostile, is_terminal=True) == "a␛]0;title␇␛[2J␈\ufffd1m␡\ttab\nlineover"
     assert neutral("a\x1b[2J\x07\r\n", is_terminal=False) == "a␛[2J\x07\r\n"
+
+
+FULL_DISK = """
+import logging, os
+from edgecloud.app.cli.logs import redirect_native_output
+redirect_native_output()
+os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+logging.getLogger("anyone").warning("said where nothing more fits")
+print("it goes on")
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_log_on_a_full_disk_ends_nothing(tmp_path: Path) -> None:
+    done = run_script(tmp_path, FULL_DISK)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "it goes on\n", "")
