@@ -1,26 +1,35 @@
-"""What the answer must match: OpenAI's `response_format`, llama.cpp's `json_schema` and `grammar`."""
+"""What the answer must match: OpenAI's `response_format`, llama.cpp's `json_schema` and `grammar`, and vLLM's
+`structured_outputs` with the `guided_…` fields before it.
+"""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 from edgecloud.errors import BadRequest
 from edgecloud.types import Constraint
 
 from .common import compact
-from .fields import Fields
+from .fields import Fields, plain, text
 
 
 def constraint(body: Fields) -> Constraint | None:
-    """At most one of the three; never silently none when something was asked for."""
+    """At most one of them all; never silently none when something was asked for."""
     found = [
-        limit
-        for limit in (response_format(body, "response_format"), _schema(body), _grammar(body))
-        if limit is not None
+        response_format(body, "response_format"),
+        _schema(body, "json_schema"),
+        _grammar(body, "grammar"),
+        *_guided(body, "guided_"),
+        *_structured_outputs(body),
     ]
-    if len(found) > 1:
+    asked = [limit for limit in found if limit is not None]
+    if len(asked) > 1:
         raise BadRequest(
-            "Only one of response_format, json_schema and grammar can be asked for.", param="response_format"
+            "Only one of response_format, json_schema, grammar and structured_outputs can be asked for.",
+            param="response_format",
         )
-    return found[0] if found else None
+    return asked[0] if asked else None
 
 
 def response_format(body: Fields, name: str) -> Constraint | None:
@@ -41,15 +50,64 @@ def response_format(body: Fields, name: str) -> Constraint | None:
     return Constraint("json")
 
 
-def _schema(body: Fields) -> Constraint | None:
-    schema = body.json("json_schema")
+def _structured_outputs(body: Fields) -> list[Constraint | None]:
+    wanted = body.object("structured_outputs")
+    if wanted is None:
+        return []
+    found = _guided(wanted, "")
+    if not any(found):
+        raise body.wrong("structured_outputs", "needs one of json, json_object, choice and grammar")
+    return found
+
+
+def _guided(body: Fields, prefix: str) -> list[Constraint | None]:
+    for kind in ("regex", "structural_tag"):
+        if body.has(prefix + kind):
+            raise body.wrong(prefix + kind, "is not supported: ask for a grammar, or a schema with a pattern")
+    return [
+        _schema(body, f"{prefix}json"),
+        Constraint("json") if body.flag(f"{prefix}json_object") else None,
+        _choice(body, f"{prefix}choice"),
+        _grammar(body, f"{prefix}grammar"),
+    ]
+
+
+def _schema(body: Fields, name: str) -> Constraint | None:
+    """A schema, or the JSON text of one."""
+    schema: Any = body.get(name)
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError):
+            raise body.wrong(name, "is not valid JSON") from None
+        if not isinstance(schema, dict):
+            raise body.wrong(name, "must be an object")
+        plain(schema, body.param(name))
+    else:
+        schema = body.json(name)
     return None if schema is None else Constraint("schema", compact(schema))
 
 
-def _grammar(body: Fields) -> Constraint | None:
-    grammar = body.text("grammar")
+def _grammar(body: Fields, name: str) -> Constraint | None:
+    grammar = body.text(name)
     if grammar is None:
         return None
     if not grammar.strip():
-        raise body.wrong("grammar", "must not be empty")
+        raise body.wrong(name, "must not be empty")
     return Constraint("grammar", grammar)
+
+
+def _choice(body: Fields, name: str) -> Constraint | None:
+    """One of some texts, as they are."""
+    choices = body.list(name)
+    if choices is None:
+        return None
+    texts = [text(choice, f"{body.param(name)}[{number}]") for number, choice in enumerate(choices)]
+    if not texts or not all(texts):
+        raise body.wrong(name, "must be a list of texts, and none of them empty")
+    return Constraint("grammar", "root ::= " + " | ".join(_literal(choice) for choice in texts))
+
+
+def _literal(choice: str) -> str:
+    """A text in GBNF."""
+    return '"' + "".join(f"\\U{ord(c):08X}" if c in '"\\' or ord(c) < 32 else c for c in choice) + '"'

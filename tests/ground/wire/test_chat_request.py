@@ -355,6 +355,47 @@ def test_other_constraints() -> None:
     assert parse(grammar='root ::= "x"').constraint == Constraint("grammar", 'root ::= "x"')
 
 
+@pytest.mark.parametrize("prefix", ["guided_", "structured_outputs"])
+def test_what_vllm_calls_structured_outputs_is_understood(prefix: str) -> None:
+    def asked(**fields: Any) -> Constraint | None:
+        if prefix == "structured_outputs":
+            return parse(structured_outputs=fields).constraint
+        return parse(**{f"guided_{name}": value for name, value in fields.items()}).constraint
+
+    schema = Constraint("schema", json.dumps(SCHEMA, separators=(",", ":")))
+    assert asked(json=SCHEMA) == schema
+    assert asked(json=json.dumps(SCHEMA)) == schema
+    assert asked(json_object=True) == Constraint("json")
+    assert asked(grammar='root ::= "x"') == Constraint("grammar", 'root ::= "x"')
+    assert asked(choice=["yes", "né", 'a"\n']) == Constraint(
+        "grammar", 'root ::= "yes" | "né" | "a\\U00000022\\U0000000A"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"guided_regex": "a+"}, "guided_regex"),
+        ({"structured_outputs": {"regex": "a+"}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
+        ({"guided_json": "[]"}, "guided_json"),
+        ({"guided_json": 5}, "guided_json"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_choice": ["a", ""]}, "guided_choice"),
+        ({"guided_choice": ["a", 5]}, "guided_choice[1]"),
+        ({"guided_grammar": " "}, "guided_grammar"),
+        ({"guided_json": {}, "guided_choice": ["a"]}, "response_format"),
+        ({"guided_json": {}, "response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+def test_a_constraint_that_is_not_understood_is_never_dropped(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as error:
+        parse(**fields)
+    assert error.value.param == param
+
+
 def test_tool_choice_without_tools_may_only_be_none_or_auto() -> None:
     assert parse(tool_choice="none", tools=[]).tool_choice == "none"
     assert parse(tool_choice="auto").tool_choice == "auto"
