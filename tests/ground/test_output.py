@@ -50,6 +50,31 @@ class TestPlainText:
         deltas = run([bytes([byte]) for byte in "🐙".encode()], with_logprobs=True)
         assert [(d.text, d.num_tokens, len(d.logprobs)) for d in deltas[:-1]] == [("🐙", 4, 4)]
 
+    @given(
+        st.text("aé日👍🏽<t ", max_size=12),
+        st.lists(st.integers(1, 3), min_size=60, max_size=60),
+        st.sampled_from(["plain", "stops", "reasoning", "tools"]),
+    )
+    def test_the_logprobs_of_a_text_spell_it_however_tokens_cut_its_characters(self, text, sizes, way):
+        # A reasoning model's answer begins behind its first blanks.
+        text = text.strip()
+        data, tokens = text.encode(), []
+        for size in sizes:
+            tokens.append(data[:size])
+            data = data[size:]
+        tokens = [token for token in tokens if token]
+        options = {
+            "plain": {},
+            "stops": {"stops": ("日a", "t é", "👍a")},
+            "reasoning": {"parser": ReasoningParser()},
+            "tools": {"parser": ToolCallParser(HERMES)},
+        }[way]
+        deltas = run(tokens, with_logprobs=True, **options)
+        if deltas[-1].stop is None:
+            assert text_of(deltas) == text
+            assert [p.bytes for d in deltas[:-1] for p in d.logprobs] == tokens
+            assert sum(d.num_tokens for d in deltas[:-1]) == len(tokens)
+
     def test_a_lone_ff_is_a_replacement_character(self):
         assert run([b"a", b"\xff", b"b"])[1] == TextDelta("\ufffd")
 

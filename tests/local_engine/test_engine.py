@@ -35,6 +35,7 @@ from edgecloud.types import (
     TextDelta,
     Tool,
 )
+from edgecloud.wire.openai_chat import parse as parse_chat
 
 pytestmark = pytest.mark.model
 
@@ -251,6 +252,24 @@ async def test_a_schema_is_followed(engine: LocalEngine) -> None:
     constraint = Constraint("schema", json.dumps(schema))
     events = await run(engine, ask("How old is the cat?", constraint=constraint, max_tokens=60))
     assert isinstance(json.loads(text_of(events))["age"], int)
+
+
+@pytest.mark.parametrize("stop", [(), ("never",)])
+async def test_every_token_of_a_character_has_its_logprob(engine: LocalEngine, stop: tuple[str, ...]) -> None:
+    text = "a👍🏽 né 日本"
+    constraint = Constraint("grammar", f'root ::= "{text}"')
+    events = await run(engine, ask(constraint=constraint, logprobs=1, max_tokens=60, stop=stop))
+    entries = [entry for event in events if isinstance(event, TextDelta) for entry in event.logprobs]
+    assert b"".join(entry.bytes for entry in entries) == text.encode()
+    assert len(entries) == done(events).usage.completion_tokens > len(text)
+    assert "\ufffd" in {entry.token for entry in entries}
+
+
+async def test_one_of_some_texts_is_chosen_and_nothing_added(engine: LocalEngine) -> None:
+    choices = ['a "b" \\ c', "né\n[x]"]
+    for choice in choices:
+        request, _ = parse_chat({"messages": [{"role": "user", "content": "x"}], "guided_choice": [choice]})
+        assert text_of(await run(engine, request)) == choice
 
 
 async def test_without_max_tokens_it_ends_where_the_context_does(model_file: ModelFile) -> None:
