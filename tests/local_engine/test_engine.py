@@ -274,11 +274,12 @@ async def test_one_of_some_texts_is_chosen_and_nothing_added(engine: LocalEngine
 
 async def test_without_max_tokens_it_ends_where_the_context_does(model_file: ModelFile) -> None:
     engine = LocalEngine(model_file, LocalSettings(ctx_size=256, threads=1))
-    events = await run(engine, ask(max_tokens=None, ignore_eos=True))
+    long = "word " * 180
+    events = await run(engine, ask(long, max_tokens=None, ignore_eos=True))
     usage = done(events).usage
     assert usage.prompt_tokens + usage.completion_tokens == 256
     assert events[-2] == ChoiceDone(0, "length")
-    clamped = done(await run(engine, ask(max_tokens=100_000, ignore_eos=True)))
+    clamped = done(await run(engine, ask(long, max_tokens=100_000, ignore_eos=True)))
     assert clamped.usage.completion_tokens == usage.completion_tokens
     await engine.aclose()
 
