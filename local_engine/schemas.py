@@ -96,7 +96,7 @@ class SchemaGrammar:
 
     def allows(self, token: int, _scratch: Candidates) -> bool:
         if token in self._model.eog_ids:
-            return self._matcher.is_accepting() and not self._matcher.is_error()
+            return self._matcher.is_accepting()
         return self._matcher.validate_tokens([token]) == 1
 
     def mask(self, candidates: Candidates) -> None:

@@ -101,6 +101,27 @@ def test_any_object_is_no_other_value_and_no_broken_one(compiler: SchemaCompiler
         assert not accepts(vocabulary, grammar, text), text
 
 
+def test_layout_has_a_bound_or_a_small_model_would_write_nothing_else(
+    compiler: SchemaCompiler, vocabulary: Model
+) -> None:
+    grammar = compiler.schema('{"type": "object"}')
+    assert accepts(vocabulary, grammar, '{\n  "a": 1\n}')
+    assert not accepts(vocabulary, grammar, "{\n\n}")
+    assert not accepts(vocabulary, grammar, "{" + 30 * " " + "}")
+
+
+def test_a_grammar_that_lost_its_way_lets_the_answer_neither_go_on_nor_end(
+    compiler: SchemaCompiler, vocabulary: Model
+) -> None:
+    grammar, candidates = compiler.schema('{"type": "object"}'), Candidates(vocabulary.n_vocab)
+    (wrong,) = vocabulary.tokenize("x")
+    with pytest.raises(BadRequest):
+        grammar.accept(wrong)
+    assert not grammar.allows(vocabulary.eos, candidates)
+    with pytest.raises(BadRequest):
+        grammar.mask(candidates)
+
+
 def test_a_clone_goes_its_own_way(compiler: SchemaCompiler, vocabulary: Model) -> None:
     first, scratch = compiler.schema('{"enum": ["ab", "cd"]}'), Candidates(vocabulary.n_vocab)
     (quote,) = vocabulary.tokenize('"')
