@@ -145,7 +145,10 @@ def _source(schema: Any, param: str) -> str:
     if not isinstance(schema, dict):
         raise BadRequest("A JSON schema must be an object.", param=param)
     try:
-        return json.dumps({**_enforceable(schema, "", param), "x-guidance": _OPTIONS})
+        enforceable = _enforceable(schema, "", param)
+        if not _mentions(schema, "allOf"):
+            _close(enforceable)
+        return json.dumps({**enforceable, "x-guidance": _OPTIONS})
     except RecursionError:
         raise BadRequest("The JSON schema is nested too deeply.", param=param) from None
 
@@ -174,6 +177,34 @@ def _enforceable(schema: Any, path: str, param: str) -> Any:
             result[key] = value
     _check_numbers(result, path, param)
     return result
+
+
+def _close(schema: Any) -> None:
+    """Objects that list their properties get no others, unless the schema says what others may be.
+
+    Names of its own choosing are valid, but nobody asked for them, and a small model writes them until the
+    context is full. (Not under `allOf`, where each branch would forbid the other's.)
+    """
+    if isinstance(schema, list):
+        for part in schema:
+            _close(part)
+    elif isinstance(schema, dict):
+        named, required = schema.get("properties"), schema.get("required", [])
+        if isinstance(named, dict) and "patternProperties" not in schema and isinstance(required, list):
+            # A required name that is not listed needs the object open.
+            schema.setdefault("additionalProperties", not named.keys() >= set(map(str, required)))
+        for key in _SCHEMA_LISTS | _SCHEMAS:
+            _close(schema.get(key))
+        for key in _SCHEMA_MAPS:
+            _close(list(schema[key].values()) if isinstance(schema.get(key), dict) else None)
+
+
+def _mentions(schema: Any, keyword: str) -> bool:
+    if isinstance(schema, list):
+        return any(_mentions(part, keyword) for part in schema)
+    return isinstance(schema, dict) and (
+        keyword in schema or any(_mentions(part, keyword) for part in schema.values())
+    )
 
 
 def _enforceable_list(value: Any, place: str, param: str) -> list[Any]:
