@@ -218,7 +218,9 @@ def one_by_one(model_path: Path, threads: int, rng: random.Random) -> tuple[floa
 
 async def measure(servers: list[Server], rounds: int, rng: random.Random) -> None:
     timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
+    # A connection each: llama-server closes idle ones while the other server is being measured.
+    connector = aiohttp.TCPConnector(force_close=True)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
         for server in servers:
             await stream(session, server, chat("warm up", rng), 16)
         for turn in range(rounds):
