@@ -6,7 +6,7 @@ import os
 import instructor
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from openai import OpenAI
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -17,7 +17,8 @@ result: dict[str, object] = {}
 
 
 class Person(BaseModel):
-    name: str
+    model_config = ConfigDict(extra="forbid")
+
     age: int
 
 
