@@ -88,7 +88,9 @@ class Gateway:
                     if notice is not None and isinstance(event, Start):
                         yield Notice("history", f"This answer is not kept: {notice}")
             receipt = run.receipt(engine)
-            await self._end(turn, receipt, "complete")
+            notice = await self._end(turn, receipt, "complete")
+            if notice is not None:
+                yield Notice("history", f"The end of this answer is not kept yet: {notice}")
             chat_id, message_id = (turn.turn.chat_id, turn.turn.message_ids[0]) if turn else (None, None)
             yield Finish(run.usage, receipt, chat_id, message_id)
         except EdgeCloudError as error:
@@ -179,9 +181,10 @@ class Gateway:
         error: str | None = None,
         *,
         wait_s: float = 1.0,
-    ) -> None:
-        if turn is not None and self.journal is not None:
-            await self.journal.finish(turn, receipt, status, error, wait_s=wait_s)
+    ) -> str | None:
+        if turn is None or self.journal is None:
+            return None
+        return await self.journal.finish(turn, receipt, status, error, wait_s=wait_s)
 
 
 class _Run:

@@ -132,8 +132,7 @@ class Journal:
             future.add_done_callback(self._abandon)
             raise
         except StorageError as error:
-            told, self._told = self._told, True
-            return None, None if told else error.message
+            return None, self._tell(error.message)
 
     async def finish(
         self,
@@ -143,14 +142,19 @@ class Journal:
         error: str | None = None,
         *,
         wait_s: float = 1.0,
-    ) -> None:
-        """Write the rest of the answer and how it ended; waits at most `wait_s` seconds for the disk."""
+    ) -> str | None:
+        """Write the rest of the answer and how it ended; waits at most `wait_s` seconds for the disk.
+
+        Returns the sentence to tell the user (only the first time) if the disk refused.
+        """
 
         open_turn.ending = Ending(receipt, status, error)
         written = asyncio.wrap_future(self._submit(lambda history: self._write(history, open_turn)))
-        # What went wrong is in the log, and the answer is already with the user.
+        # Who does not wait for it finds in the log what went wrong.
         written.add_done_callback(lambda future: future.cancelled() or future.exception())
         await asyncio.wait([written], timeout=wait_s)
+        failure = written.exception() if written.done() and not written.cancelled() else None
+        return self._tell(failure.message) if isinstance(failure, StorageError) else None
 
     async def aclose(self) -> None:
         """Write what is queued and stop the thread."""
@@ -160,6 +164,10 @@ class Journal:
         await asyncio.to_thread(self._thread.join, CLOSE_WAIT_S)
 
     # ------------------------------------------------------------------------------------------------- inside
+
+    def _tell(self, sentence: str) -> str | None:
+        told, self._told = self._told, True
+        return None if told else sentence
 
     def _abandon(self, begun: Future[OpenTurn]) -> None:
         if begun.cancelled() or begun.exception() is not None:

@@ -148,3 +148,16 @@ async def test_a_deleted_database_is_made_anew_for_the_next_prompt(database: Pat
     await journal.aclose()
 
     assert the_answer(database) == ("answer", "complete")
+
+
+async def test_who_asked_is_told_once_that_the_end_is_not_kept_yet(
+    database: Path, locked: sqlite3.Connection
+) -> None:
+    journal = Journal(lambda: open_impatiently(database))
+    turns = [(await journal.begin(asked(f"prompt {number}")))[0] for number in range(2)]
+    locked.execute("BEGIN EXCLUSIVE")
+    told = [await journal.finish(turn, None, "complete") for turn in turns if turn is not None]
+    locked.execute("ROLLBACK")
+    await journal.aclose()
+
+    assert told == ["edgecloud.db is locked by another program; try again when it is done.", None]
