@@ -27,7 +27,9 @@ def functions_of(path: Path) -> set[str]:
 
 def tagged(path: Path) -> set[tuple[str, str]]:
     """Pairs of case and test: a tag above a test speaks of it, one inside of the test that it is in."""
-    pairs, waiting, current = set(), set(), ""
+    pairs: set[tuple[str, str]] = set()
+    waiting: set[str] = set()
+    current = ""
     for line in path.read_text().splitlines():
         if match := FUNCTION.match(line):
             current = match[1]
