@@ -66,7 +66,7 @@ async def reply(
 
 
 def close_behind(scope: Scope) -> None:
-    """Have the connection closed once this response is complete; only our own protocol can do it this late."""
+    """Have the connection closed once this response is complete; only our own protocol can do it so late."""
     close = scope.get("edgecloud.close")
     if close is not None:
         close()

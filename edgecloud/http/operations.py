@@ -1,4 +1,4 @@
-"""What operators and their tools ask a server: is it alive, ready, how loaded, which version, what numbers."""
+"""What operators and their tools ask a server: is it alive, is it ready, how loaded, which version."""
 
 from __future__ import annotations
 

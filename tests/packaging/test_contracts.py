@@ -27,7 +27,10 @@ OFFENCES = {
     "Only app and pool import kernels": ("edgecloud.cache.planted", "edgecloud.kernels"),
     "No circles, at any depth": ("edgecloud.wire.planted", "edgecloud.http"),
     "Only local_engine/llama touches llama.cpp": ("edgecloud.local_engine.planted_llama", "llama_cpp"),
-    "Only local_engine/schemas.py touches llguidance": ("edgecloud.local_engine.planted_schemas", "llguidance"),
+    "Only local_engine/schemas.py touches llguidance": (
+        "edgecloud.local_engine.planted_schemas",
+        "llguidance",
+    ),
     "torch and triton only under kernels and pool": ("edgecloud.planted_torch", "torch"),
     "The remote engine needs no torch, whatever it imports": ("edgecloud.pool.patience_planted", "triton"),
     "textual only under app/tui": ("edgecloud.app.cli.planted", "textual"),

@@ -1,4 +1,4 @@
-"""A runner without a model: it moves real contents through paged memory, and draws each token from all it reads.
+"""A runner without a model: it moves real contents through paged memory and draws tokens from all it reads.
 
 A slot holds (position, token). The next token is a hash of every slot that the block table names, so a block
 reused too early, a copy not made, a swap that missed or a wrong prefix hit changes the text.
@@ -79,7 +79,7 @@ class FakeRunner:
         return drawn
 
     def take(self, committed: Committed) -> None:
-        for request_id, choice, tokens, stopped in committed.progress:
+        for request_id, choice, tokens, _ in committed.progress:
             assert request_id not in self.ended
             self.outputs.setdefault((request_id, choice), []).extend(tokens)
         self.end(committed.ended)

@@ -1,4 +1,4 @@
-"""Judges nobody here wrote: the openai and anthropic SDKs with their strict types, and a strict SSE reader."""
+"""Judges nobody here wrote: the openai and anthropic SDKs with strict types, and a strict SSE reader."""
 
 from __future__ import annotations
 
