@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from edgecloud.app import journal as journal_module
-from edgecloud.app.history import History
-from edgecloud.app.journal import Journal
+from edgecloud.app.history import History, Turn
+from edgecloud.app.journal import Journal, OpenTurn
 from edgecloud.types import ChatRequest, Message, TextDelta
 from tests.support.live import eventually
 
@@ -161,3 +161,13 @@ async def test_who_asked_is_told_once_that_the_end_is_not_kept_yet(
     await journal.aclose()
 
     assert told == ["edgecloud.db is locked by another program; try again when it is done.", None]
+
+
+def test_what_is_put_back_comes_before_what_arrived_meanwhile() -> None:
+    turn = OpenTurn(Turn("chat-1", ("msg-1",)))
+    turn.add(TextDelta("one "))
+    taken = turn.take()
+    turn.add(TextDelta("two"))
+    turn.put_back(taken)
+
+    assert turn.take() == {0: ("one two", "")}
