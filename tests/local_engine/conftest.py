@@ -114,8 +114,12 @@ def chat(model: Model, text: str) -> list[int]:
 
 
 def words(model: Model, count: int, start: int = 0) -> list[int]:
-    """A prompt of exactly `count` tokens that differs by `start`."""
-    text = " ".join(f"item {start + at} is number {at * 7 + start}," for at in range(count))
+    """A prompt of exactly `count` tokens that differs by `start`.
+
+    It repeats itself, so the model is sure of what follows: another machine or batch shape changes the last
+    bits of logits, and where two tokens are as good as tied the greedy text would depend on those.
+    """
+    text = f"{start} apples lie on table {start}, and nobody but farmer {start} eats them. " * count
     return model.tokenize(text)[:count]
 
 
