@@ -66,7 +66,7 @@ class LocalSettings(Section):
     threads: int = Field(0, ge=0, le=1024, description="0: what this machine can really give")
     queue_limit: int = Field(128, ge=1, description="requests waiting before 429")
     step_ms: int = Field(
-        200, ge=5, description="target step time while prefill shares a step with running streams"
+        300, ge=5, description="target step time while prefill shares a step with running streams"
     )
     kv_type: Literal["f16", "q8_0", "f32"] = "f16"
     gpu_layers: int = Field(-1, description="layers offloaded when the binding has a GPU; -1: all")

@@ -51,8 +51,9 @@ SCORED_PER_STEP = 32
 FOLLOW_TOKENS = 64
 # Free cells kept for each running sequence when another is admitted, so that it isn't pre-empted at once.
 RESERVE_CELLS = 16
-# Cells that finished sequences may hold. Every step's attention passes over them.
-RECENT_CELLS = 3072
+# Cells that finished sequences may hold. Every step's attention passes over them: a thousand add a third to
+# the cost of a prompt token of the starter model.
+RECENT_CELLS = 256
 
 
 @dataclass(slots=True)

@@ -6,22 +6,27 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .llama import Context
+from .parked import Parked, ParkedPrefixes
 from .prefix import CellLedger, Recent, RecentSequences, common_prefix
 from .sequence import Sequence
+
+# A parked prefix is worth bringing back when it is this much longer than what the context still holds.
+WORTH_RESTORING = 32
 
 
 class _Source(NamedTuple):
     seq_id: int
     length: int
     recent: Recent | None
+    parked: Parked | None = None
 
 
 class KvMemory:
     """Owns the sequence ids and cells of a context. All calls come from the thread that owns the context.
 
     `can_share` is False for recurrent and hybrid models, whose state can't be cut back to a prefix: nothing
-    is shared or kept then. `keep_cells` bounds what recent sequences hold, because attention looks past every
-    used cell, needed or not.
+    is shared or kept then. Attention looks past every used cell, needed or not, so recent sequences keep at
+    most `keep_cells`; beyond that they are parked in main memory.
     """
 
     def __init__(self, context: Context, *, can_share: bool, keep_cells: int) -> None:
@@ -30,6 +35,7 @@ class KvMemory:
         self._keep_cells = keep_cells
         self._ledger = CellLedger()
         self._recent = RecentSequences()
+        self._parked = ParkedPrefixes()
         self._free_ids = list(range(context.num_sequences))
         self.recent_cells = 0
 
@@ -50,8 +56,8 @@ class KvMemory:
         return len(self._free_ids)
 
     def best_recent(self, sequence: Sequence) -> int:
-        """How many of a sequence's tokens a recent sequence holds."""
-        return self._recent.best_match(sequence.tokens)[1]
+        """How many of a sequence's tokens a recent sequence holds, in the context or parked."""
+        return max(self._recent.best_match(sequence.tokens)[1], self._parked.best_match(sequence.tokens)[1])
 
     def place(self, sequence: Sequence, running: Iterable[Sequence], reserve: int, *, force: bool) -> bool:
         """Give a sequence an id and what is already known of its tokens; False if its prompt has no room yet.
@@ -83,7 +89,9 @@ class KvMemory:
             self._free_ids.append(seq_id)
             sequence.num_computed = 0
             return self.place(sequence, running, reserve, force=force)
-        if source.length:
+        if source.parked is not None:
+            self._bring_back(source.parked, seq_id, source.length)
+        elif source.length:
             self._context.share(source.seq_id, seq_id, source.length)
             self._ledger.open(seq_id, parent=source.seq_id, shared=source.length)
             if source.recent is not None:
@@ -91,7 +99,7 @@ class KvMemory:
         else:
             self._ledger.open(seq_id)
         sequence.seq_id = seq_id
-        sequence.num_computed = source.length
+        sequence.num_computed = self._ledger.length(seq_id)
         self._count_recent()
         return True
 
@@ -109,8 +117,8 @@ class KvMemory:
             for covered in self._recent.add(Recent(sequence.tokens[: sequence.num_computed], seq_id)):
                 self._evict(covered)
             self._count_recent()
-            while self.recent_cells > self._keep_cells and len(self._recent) > 1:
-                self._evict_oldest(None)
+            while self.recent_cells > self._keep_cells and self._evict_oldest(None):
+                pass
         self._count_recent()
 
     def forget(self, sequence: Sequence) -> None:
@@ -164,6 +172,9 @@ class KvMemory:
             length = min(common_prefix(other.tokens, sequence.tokens), other.num_computed, limit)
             if length > best.length:
                 best = _Source(other.seq_id, length, None)
+        parked, length = self._parked.best_match(sequence.tokens)
+        if parked is not None and min(length, limit) >= best.length + WORTH_RESTORING:
+            return _Source(-1, min(length, limit), None, parked)
         # Under a sliding window the beginning may be gone, and with it the use of the rest.
         if best.length == 0 or self._context.first_position(best.seq_id) > 0:
             return _Source(-1, 0, None)
@@ -178,9 +189,24 @@ class KvMemory:
     def _evict_oldest(self, spare: Recent | None) -> bool:
         oldest = self._recent.pop_oldest(spare)
         if oldest is not None:
+            self._park(oldest)
             self._evict(oldest)
             self._count_recent()
         return oldest is not None
+
+    def _bring_back(self, parked: Parked, seq_id: int, length: int) -> None:
+        """Restore the first `length` tokens of a parked sequence, or nothing where that can't be done."""
+        self._parked.touch(parked)
+        self._ledger.open(seq_id)
+        restored = self.free_cells >= len(parked.tokens) and self._context.restore(seq_id, parked.state)
+        if restored and self._context.first_position(seq_id) == 0 and self._context.remove(seq_id, length):
+            self._ledger.grow(seq_id, length)
+        else:
+            self._context.remove(seq_id)
+
+    def _park(self, recent: Recent) -> None:
+        if self._parked.has_room(self._context.state_size(recent.seq_id)):
+            self._parked.add(Parked(recent.tokens, self._context.save(recent.seq_id)))
 
     def _evict(self, recent: Recent) -> None:
         self._drop(recent.seq_id)

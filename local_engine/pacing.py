@@ -11,7 +11,7 @@ class PrefillPacer:
     full speed.
     """
 
-    SOLO = 2.5
+    SOLO = 4.0
     MIN_CHUNK = 16
     _FIRST_GUESS_S = 0.004
     _WEIGHT = 0.4

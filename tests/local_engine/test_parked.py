@@ -1,0 +1,82 @@
+"""Prefixes parked in main memory: what is kept, what goes first, and that coming back changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from edgecloud.local_engine import parked as parked_module
+from edgecloud.local_engine.batcher import Batcher
+from edgecloud.local_engine.llama import Model
+from edgecloud.local_engine.parked import Parked, ParkedPrefixes
+
+from .conftest import collect, job, words
+
+MakeBatcher = Callable[..., Batcher]
+
+
+def state(size: int) -> bytearray:
+    return bytearray(size)
+
+
+def test_the_longest_shared_prefix_is_found() -> None:
+    parked = ParkedPrefixes()
+    parked.add(Parked([1, 2, 3, 4], state(1)))
+    parked.add(Parked([1, 2, 9], state(1)))
+    found, length = parked.best_match([1, 2, 9, 9])
+    assert found is not None
+    assert (found.tokens, length) == ([1, 2, 9], 3)
+    assert parked.best_match([7]) == (None, 0)
+
+
+def test_a_state_that_another_one_contains_goes() -> None:
+    parked = ParkedPrefixes()
+    parked.add(Parked([1, 2], state(5)))
+    parked.add(Parked([1, 2, 3], state(7)))
+    assert (len(parked), parked.num_bytes) == (1, 7)
+
+
+def test_the_least_recently_used_goes_when_the_budget_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parked_module, "MOST_BYTES", 20)
+    parked = ParkedPrefixes()
+    for first in (1, 2):
+        parked.add(Parked([first, 0], state(10)))
+    used, _ = parked.best_match([1, 0])
+    assert used is not None
+    parked.touch(used)
+    parked.add(Parked([3, 0], state(10)))
+    assert [parked.best_match([first, 0])[1] for first in (1, 2, 3)] == [2, 0, 2]
+    assert parked.num_bytes == 20
+    assert not parked.has_room(21)
+
+
+def parked_in(batcher: Batcher) -> ParkedPrefixes:
+    return batcher._kv._parked
+
+
+@pytest.mark.model
+async def test_long_prefixes_leave_the_context_and_come_back_with_the_same_answer(
+    model: Model, make_batcher: MakeBatcher
+) -> None:
+    batcher = make_batcher(cells=2048)
+    prompts = [words(model, 400), words(model, 400, start=900)]
+    first = [await collect(batcher.submit(job(prompt, 8))) for prompt in prompts]
+    assert batcher.stats().used_cells <= 256
+    assert len(parked_in(batcher)) == 2
+    again = [await collect(batcher.submit(job(prompt, 8))) for prompt in prompts]
+    assert [answer.tokens for answer in again] == [answer.tokens for answer in first]
+    assert batcher.stats().cached_tokens == 2 * 399
+
+
+@pytest.mark.model
+async def test_a_parked_prefix_serves_several_at_once(model: Model, make_batcher: MakeBatcher) -> None:
+    batcher = make_batcher(cells=2048)
+    system = words(model, 300)
+    await collect(batcher.submit(job(system, 1)))
+    before = batcher.stats().prefill_tokens
+    turns = [system + words(model, 20, start=100 * k) for k in range(1, 5)]
+    await asyncio.gather(*(collect(batcher.submit(job(turn, 2))) for turn in turns))
+    assert batcher.stats().prefill_tokens - before <= 4 * 20
+    assert batcher.stats().running == 0
