@@ -52,6 +52,9 @@ from .chats import (
 HEARTBEAT_STALE_S = 15.0
 """Where a process id may have been used again, an answer without a heartbeat for this long is given up."""
 
+MIN_PREFIX = 4
+"""Digits that the beginning of a chat's id must have to stand for it."""
+
 _DAY_S = 86400.0
 
 
@@ -317,9 +320,11 @@ class History:
     def resolve(self, name: str) -> str:
         """The chat that `name` means: an id or its unique beginning, with or without `chat-`.
 
-        Raises `NotFound`.
+        Raises `NotFound`, also for a beginning of under four digits, which could be anybody's.
         """
         stem = "chat-" + name.removeprefix("chat-")
+        if len(stem) < len("chat-") + MIN_PREFIX:
+            raise NotFound(f"{name[:80]!r} names no chat: give at least {MIN_PREFIX} digits of its id.")
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT id FROM chats WHERE id = ? OR substr(id, 1, ?) = ?", (name, len(stem), stem)

@@ -126,7 +126,8 @@ class Journal:
 
         future = self._submit(write)
         try:
-            return await asyncio.wrap_future(future), None
+            # What was typed is written even if the caller leaves at once.
+            return await asyncio.shield(asyncio.wrap_future(future)), None
         except asyncio.CancelledError:
             # The caller left while the prompt was being written: nobody else would end this turn.
             future.add_done_callback(self._abandon)

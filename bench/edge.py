@@ -169,10 +169,11 @@ def start_ours(name: str, home: Path, threads: int, model: str, *, tuned: bool) 
         "EDGECLOUD_HOME": str(home),
         "EDGECLOUD_CONFIG": str(home / "config.toml"),
         "EDGECLOUD_RUNTIME": str(home / "run"),
+        "EDGECLOUD_LOCAL__THREADS": str(threads),
     }
     if tuned:
         subprocess.run(
-            [sys.executable, "-m", "edgecloud", "models", "tune", model, "--threads", str(threads)],
+            [sys.executable, "-m", "edgecloud", "models", "tune", model],
             env=env,
             check=True,
         )

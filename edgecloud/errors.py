@@ -59,7 +59,7 @@ class ContextLengthExceeded(BadRequest):
     def __init__(self, n_prompt_tokens: int, n_ctx: int, *, param: str | None = "messages") -> None:
         super().__init__(
             f"The prompt is {n_prompt_tokens} tokens and the context holds {n_ctx}: "
-            "shorten it or raise --ctx-size.",
+            "shorten it, or give the model a larger context (local.ctx_size) if it has one.",
             param=param,
             extra={"n_prompt_tokens": n_prompt_tokens, "n_ctx": n_ctx},
         )

@@ -230,7 +230,9 @@ def set_value(key: str, value: object) -> None:
         raise _unknown(parts, "`config set`")
     if isinstance(value, str):
         value = _from_text(field, value, Assignment(parts, value, "flag", "`config set`"))
-    document = tomlkit.parse(read_text(path))
+    before = read_text(path)
+    _parse(before, path)
+    document = tomlkit.parse(before)
     table: Any = document
     for part in parts[:-1]:
         if not isinstance(table.get(part), dict):
@@ -255,14 +257,18 @@ def plain(value: Any) -> Any:
             return value
 
 
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
+
+
 def _assignments(overrides: Mapping[str, Any]) -> list[Assignment]:
     """Everything that was given, the strongest last."""
     path = config_path()
     text = read_text(path)
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
+    document = _parse(text, path)
     flags = [
         Assignment(tuple(key.split(".")), value, "flag", f"the flag for {key}")
         for key, value in overrides.items()

@@ -44,8 +44,7 @@ async def _answer(
     failure: EdgeCloudError | None = None
     try:
         with _signals_cancel():
-            async with asyncio.timeout(request.deadline_s):
-                await _stream(state, settings, request, printer, quiet=quiet)
+            await _stream(state, settings, request, printer, quiet=quiet)
     except TimeoutError:
         failure = DeadlineExceeded(f"No complete answer within {request.deadline_s:g} s.")
     except EdgeCloudError as error:
@@ -62,7 +61,8 @@ async def _stream(
     try:
         gateway = await state.open_gateway(settings)
         try:
-            async with aclosing(gateway.chat(request)) as events:
+            # From here on and not before: the first thing a gateway does is to write the question down.
+            async with asyncio.timeout(request.deadline_s), aclosing(gateway.chat(request)) as events:
                 async for event in events:
                     waiting.cancel()
                     printer.see(event)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -96,6 +97,8 @@ def rm(state: State, chats: tuple[str, ...], everything: bool, yes: bool, as_jso
         raise BadRequest("Name the chats to remove, or give --all.")
     store = state.history()
     if everything:
+        if not yes and not sys.stdin.isatty():
+            raise BadRequest("Removing every chat needs --yes where nobody can be asked.")
         if not yes:
             click.confirm("Remove every chat?", abort=True, err=True)
         removal = store.remove_all()

@@ -6,6 +6,7 @@ Whatever goes wrong is one line on stderr and an exit code: 1 failed, 2 wrong us
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib import import_module
 from typing import NamedTuple
@@ -101,6 +102,11 @@ def run(arguments: list[str] | None = None, state: State | None = None) -> None:
         code = 130
     except ReaderGone:
         code = 141
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            code = _report_bug(error)
+        else:
+            code = complain("No space is left where the output goes.", 1)
     except Exception as error:
         if state.debug:
             raise

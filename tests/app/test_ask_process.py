@@ -285,6 +285,11 @@ def test_a_deadline_is_code_5(tmp_path: Path) -> None:
     assert done.stderr.count(b"\n") == 1
 
 
+def test_the_question_is_kept_however_short_the_time(tmp_path: Path) -> None:
+    assert edgecloud(tmp_path, "ask", "keep this", "--timeout", "0.001").returncode == 5
+    assert b"keep this" in edgecloud(tmp_path, "history", "list").stdout
+
+
 def test_a_distant_model_offline_is_code_3(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
         "[[pool]]\nname = 'big'\nurl = 'http://192.0.2.1/v1'\nmodel = 'm'\n"

@@ -94,9 +94,10 @@ def test_rm_tells_if_text_could_not_be_wiped_yet(tmp_path: Path, chats: list[str
     assert not [file for file in files if b"scatters" in file.read_bytes()]
 
 
-def test_rm_of_everything_asks_first(tmp_path: Path, chats: list[str]) -> None:
+def test_rm_of_everything_needs_a_yes(tmp_path: Path, chats: list[str]) -> None:
     refused = edgecloud(tmp_path, "history", "rm", "--all", stdin=b"n\n")
-    assert (refused.returncode, refused.stdout) == (130, b"")
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    assert b"--yes" in refused.stderr
     assert edgecloud(tmp_path, "history", "list").stdout.count(b"\n") == 2
 
     assert edgecloud(tmp_path, "history", "rm", "--all", "-y").stdout.startswith(b"Removed 2 chats")

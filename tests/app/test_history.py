@@ -378,13 +378,13 @@ def test_a_chat_is_named_by_the_beginning_of_its_id(history: History) -> None:
 
 
 def test_a_name_that_is_unknown_or_not_enough_is_a_sentence(history: History) -> None:
-    for id in ("chat-aa1", "chat-aa2"):
+    for id in ("chat-aaaa1", "chat-aaaa2"):
         answer(history, make_request("hi", chat_id=id), "hello")
 
-    with pytest.raises(NotFound, match="2 chats begin with 'aa'"):
-        history.resolve("aa")
-    with pytest.raises(NotFound, match="no chat 'zz'"):
-        history.resolve("zz")
+    with pytest.raises(NotFound, match="2 chats begin with 'aaaa'"):
+        history.resolve("aaaa")
+    with pytest.raises(NotFound, match="no chat 'zzzz'"):
+        history.resolve("zzzz")
     with pytest.raises(NotFound, match="no chat"):
         history.show("chat-zz")
 
@@ -607,3 +607,10 @@ def test_a_history_that_is_damaged_while_open_is_one_sentence(history: History, 
 
     with pytest.raises(StorageError, match=r"edgecloud\.db is damaged"):
         history.append(turn, 0, "text")
+
+
+@pytest.mark.parametrize("name", ["", "chat-", "chat", "1", "chat-1", "abc"])
+def test_what_could_be_anybodys_beginning_names_no_chat(history: History, name: str) -> None:
+    history.begin(make_request("the only chat there is"))
+    with pytest.raises(NotFound):
+        history.resolve(name)

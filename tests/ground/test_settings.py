@@ -302,3 +302,10 @@ def test_settings_import_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"
+
+
+def test_nothing_is_set_in_a_file_that_is_not_toml(write: Write) -> None:
+    path = write("x = [")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        set_value("server.port", "9")
+    assert path.read_text() == "x = ["
