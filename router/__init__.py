@@ -1,1 +1,1 @@
-"""Where a request goes. Holds no policy so far: the gateway has one candidate."""
+"""Where a request goes: constraints first, then expected gain, money and time."""

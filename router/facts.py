@@ -1,0 +1,120 @@
+"""What is known of a request before anything is decided: numbers and labels, never its text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from edgecloud.types import Mode
+
+Language = Literal["en", "zh", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """How the question is built: shares are 0..1 of its characters, counts are of the question alone.
+
+    Measured by `structure.measure` on the turn that says what is wanted: an approval ('yes', 'go on') has
+    the structure of what it approves.
+    """
+
+    num_chars: int = 0
+    num_words: int = 0
+    num_lines: int = 0
+    mean_word: float = 0.0
+    digits: float = 0.0
+    capitals: float = 0.0
+    symbols: float = 0.0
+    maths: int = 0
+    code: int = 0
+    questions: int = 0
+    options: int = 0
+    negations: int = 0
+    reasoning: int = 0
+    expertise: int = 0
+    language: Language = "en"
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What an engine must be able to do to answer at all. `chat` is False for a raw prompt."""
+
+    chat: bool = True
+    tools: bool = False
+    json: bool = False
+    images: bool = False
+    logprobs: bool = False
+    continue_final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacyReason:
+    """Why a request stays here. `label` says which rule (`pii:email`, `path`, `rule:clients`, `pin`), the
+    sentence what a person reads; neither holds what was found.
+    """
+
+    label: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Privacy:
+    """`local_only` requests are answered on this machine or not at all."""
+
+    local_only: bool = False
+    reasons: tuple[PrivacyReason, ...] = ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(reason.label for reason in self.reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A quantity that varies, by two of its quantiles."""
+
+    p50: float
+    p90: float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One request as the router sees it.
+
+    `num_prompt_tokens` is by engine name, counted with each engine's own tokenizer; `estimated_tokens` stands
+    in for engines whose tokenizer is not on this machine, for asking them would send the text before the
+    filters ran. `output_tokens` is what the answer is expected to take; `max_tokens` what it may take, None
+    for no limit but the context. `vector` is the embedding of the question, from the embedder with that
+    `fingerprint`, None where there is none. `deadline_s` is what is left of it, in seconds. `covers`
+    are the engines that the asked model name means, None for all (`auto`).
+    """
+
+    request_id: str
+    estimated_tokens: int
+    num_prompt_tokens: Mapping[str, int] = field(default_factory=dict)
+    output_tokens: Spread = Spread(256.0, 768.0)
+    max_tokens: int | None = None
+    num_choices: int = 1
+    structure: Structure = Structure()
+    needs: Needs = Needs()
+    privacy: Privacy = Privacy()
+    covers: tuple[str, ...] | None = None
+    mode: Mode = "auto"
+    private: bool = False
+    fresh: bool = False
+    offline: bool = False
+    deadline_s: float | None = None
+    tenant: str | None = None
+    chat_id: str | None = None
+    num_turns: int = 1
+    vector: tuple[float, ...] | None = None
+    fingerprint: str = ""
+
+    def prompt_tokens(self, engine: str) -> int:
+        """Tokens of the prompt for this engine, estimated where they could not be counted."""
+        return self.num_prompt_tokens.get(engine, self.estimated_tokens)
+
+    @property
+    def local_only(self) -> bool:
+        return self.private or self.privacy.local_only
