@@ -200,10 +200,21 @@ def test_an_empty_history_has_no_last_chat(history: History) -> None:
     assert history.last_chat() is None
 
 
-def test_answers_with_nothing_in_them_are_not_sent_again(history: History) -> None:
-    turn = answer(history, make_request("hi"), "", status="failed", error="no")
+@pytest.mark.parametrize(
+    ("text", "status", "sent"),
+    [
+        ("", "failed", ["hi"]),
+        ("half", "failed", ["hi"]),
+        ("half", "interrupted", ["hi", "half"]),
+        ("", "interrupted", ["hi"]),
+    ],
+)
+def test_what_failed_or_is_empty_is_not_sent_again_and_its_question_is(
+    history: History, text: str, status: str, sent: list[str]
+) -> None:
+    turn = answer(history, make_request("hi"), text, status=status, error="no")
 
-    assert texts(history, turn.chat_id) == ["hi"]
+    assert texts(history, turn.chat_id) == sent
 
 
 def test_an_http_request_continues_the_chat_with_the_longest_known_prefix(history: History) -> None:
@@ -369,6 +380,14 @@ def test_the_list_is_newest_first_and_says_how_each_ended(history: History) -> N
     assert history.list(limit=1, offset=1) == (first,)
 
 
+def test_the_list_names_who_answered_and_not_who_was_asked(history: History) -> None:
+    answer(history, make_request("hi", model="auto"), "hello", receipt=make_receipt(model="smollm2"))
+    assert history.list()[0].model == "smollm2"
+
+    history.begin(make_request("hi", model="auto"))
+    assert history.list()[0].model == "auto"
+
+
 def test_a_chat_is_named_by_the_beginning_of_its_id(history: History) -> None:
     chat_id = answer(history, make_request("hi"), "hello").chat_id
 
@@ -415,7 +434,7 @@ def test_search(
     if not fts:
         if query in ("SCATTERS light", "cafe"):
             pytest.skip("order and accents need the full-text index")
-        monkeypatch.setattr(history, "_update_index", lambda: False)
+        monkeypatch.setattr("edgecloud.app.history.searching.update_index", lambda _: False)
 
     assert sorted(hit.excerpt for hit in history.search(query)) == sorted(found)
 

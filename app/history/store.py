@@ -1,0 +1,174 @@
+"""The history in one open database file: each method one transaction, under one lock.
+
+An answer being written belongs to a process; if that dies, the next one to `recover` keeps the partial and
+marks it interrupted.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from edgecloud.storage import open_database, storage_errors, this_process, transaction
+from edgecloud.types import ChatRequest, Message, Receipt, ToolCall
+
+from ..chats import Chat, ChatSummary, Hit, Status
+from . import reading, removing, searching, writing
+from .removing import Removal
+from .tables import MIGRATIONS
+from .writing import Turn
+
+_DAY_S = 86400.0
+
+
+class History:
+    """Methods may be called from any thread; all raise `StorageError`."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self._name = path.name
+        self._path = path
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._owner = this_process()
+        self._connection = open_database(path, MIGRATIONS)
+        self._file = _identity(path)
+
+    def is_in_place(self) -> bool:
+        """Whether the path still names the file that is open here."""
+        return _identity(self._path) == self._file
+
+    def close(self) -> None:
+        with self._reading() as connection:
+            connection.close()
+
+    # ------------------------------------------------------------------------------- writing an answer
+
+    def begin(self, request: ChatRequest) -> Turn:
+        """Write the prompt, and one running answer a choice, before any work is done for it."""
+        with self._writing() as connection:
+            return writing.begin(connection, request, self._owner, self._clock())
+
+    def append(self, turn: Turn, index: int, text: str, reasoning: str = "") -> None:
+        """Keep a slice of a running answer; of one that was removed meanwhile, nothing."""
+        with self._writing() as connection:
+            writing.append(connection, turn.message_ids[index], text, reasoning, self._clock())
+
+    def heartbeat(self, turn: Turn) -> None:
+        """Say that the running answers are still worked on."""
+        with self._writing() as connection:
+            for message_id in turn.message_ids:
+                writing.touch(connection, message_id, self._clock())
+
+    def finish(
+        self,
+        turn: Turn,
+        receipt: Receipt | None,
+        reasons: Mapping[int, str],
+        tool_calls: Mapping[int, Sequence[ToolCall]],
+        status: Status,
+        error: str | None = None,
+    ) -> None:
+        """End the running answers: fold the slices of each into one content, and keep the receipt."""
+        with self._writing() as connection:
+            writing.finish(connection, turn, receipt, reasons, tool_calls, status, error, self._clock())
+
+    def recover(self) -> int:
+        """Keep what dead processes had written and mark it interrupted; finish a purge that was blocked.
+
+        Returns how many answers were recovered. One taken from a live process by mistake is set right when
+        that finishes it.
+        """
+        with self._writing() as connection:
+            num_recovered = writing.recover(connection, self._clock())
+        with self._reading() as connection:
+            removing.purge_if_pending(connection)
+        return num_recovered
+
+    # ----------------------------------------------------------------------------------------- reading
+
+    def last_chat(self, doors: Sequence[str] = ("ask", "chat")) -> str | None:
+        """The chat last used through one of the doors: an agent's traffic is not 'my last chat'."""
+        with self._reading() as connection:
+            return reading.last_chat(connection, doors)
+
+    def messages(self, chat_id: str) -> tuple[Message, ...]:
+        """The conversation that ends in the latest answer, to be continued.
+
+        What an answer held when it failed is left out, and so is one with nothing in it: the question before
+        it stands, unanswered. An interrupted answer is kept as far as it came.
+        """
+        return tuple(
+            stored.message
+            for stored in self.show(chat_id).conversation
+            if stored.message.role != "assistant"
+            or (stored.status != "failed" and (stored.message.content or stored.message.tool_calls))
+        )
+
+    def list(self, limit: int = 50, offset: int = 0) -> tuple[ChatSummary, ...]:
+        """Chats, the last used first."""
+        with self._reading() as connection:
+            return reading.summaries(
+                connection, "ORDER BY updated DESC, id LIMIT ? OFFSET ?", (limit, offset)
+            )
+
+    def resolve(self, name: str) -> str:
+        """The chat that an id or its unique beginning means. Raises `NotFound`."""
+        with self._reading() as connection:
+            return reading.resolve(connection, name)
+
+    def show(self, chat_id: str) -> Chat:
+        """Everything in one chat. Raises `NotFound`."""
+        with self._writing() as connection:  # several reads that see the same moment
+            return reading.show(connection, chat_id)
+
+    def search(self, query: str, limit: int = 50) -> tuple[Hit, ...]:
+        """Messages that hold all words of the query, best first."""
+        with self._reading() as connection:
+            return searching.search(connection, query, limit)
+
+    def decision(self, receipt_id: str) -> Mapping[str, Any] | None:
+        """The receipt of an answer as it was stored, with its `chat_id`."""
+        with self._reading() as connection:
+            return reading.decision(connection, receipt_id)
+
+    # ---------------------------------------------------------------------------------------- removing
+
+    def remove(self, chat_ids: Sequence[str]) -> Removal:
+        """Delete chats and what only they hold, from the tables, the index, the free pages and the WAL."""
+        with self._reading() as connection:
+            return removing.remove(connection, chat_ids)
+
+    def remove_all(self) -> Removal:
+        with self._reading() as connection:
+            return self.remove([id for (id,) in connection.execute("SELECT id FROM chats")])
+
+    def prune(self, retention_days: int) -> Removal:
+        """Remove the chats last used longer ago than this, but running ones; 0 keeps all."""
+        if retention_days <= 0:
+            return Removal(0, 0, purged=True)
+        with self._reading() as connection:
+            old = removing.expired(connection, self._clock() - retention_days * _DAY_S)
+        return self.remove(old) if old else Removal(0, 0, purged=True)
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, storage_errors(self._name):
+            yield self._connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._reading() as connection, transaction(connection):
+            yield connection
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,200 @@
+"""Writing one turn: its prompt before any work, the answer while it streams, its end, and what crashes left.
+
+Each function is part of a transaction that its caller began.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from edgecloud.storage import Owner
+from edgecloud.types import ChatRequest, Message, Receipt, ToolCall, new_id
+
+from ..chats import ROOT_PATH, Status, extend_path, paths_of, prompt_of, title_of
+from .tables import drop_content, marks, read_slices, store_content, store_slice
+
+HEARTBEAT_STALE_S = 15.0
+"""Where a process id may have been used again, an answer without a heartbeat for this long is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One prompt being answered: where it is written. `message_ids` has one answer a choice."""
+
+    chat_id: str
+    message_ids: tuple[str, ...]
+
+
+def begin(connection: sqlite3.Connection, request: ChatRequest, owner: Owner, now: float) -> Turn:
+    """Write what of the prompt is new, and one running answer a choice that belongs to `owner`."""
+    prompt, prefill = prompt_of(request)
+    chat_id, parent_id, path, num_known = _place(connection, request, prompt, now)
+    for message in prompt[num_known:]:
+        content_id, digest = store_content(connection, message)
+        path = extend_path(path, digest)
+        message_id = new_id("msg")
+        connection.execute(
+            """INSERT INTO messages
+               (id, chat_id, parent_id, path, content_id, reasoning, status, created, updated)
+               VALUES (?, ?, ?, ?, ?, ?, 'complete', ?, ?)""",
+            (message_id, chat_id, parent_id, path, content_id, message.reasoning, now, now),
+        )
+        parent_id = message_id
+    answers = tuple(new_id("msg") for _ in range(request.n))
+    for answer in answers:
+        connection.execute(
+            """INSERT INTO messages
+               (id, chat_id, parent_id, status, created, updated, model, owner_pid, owner_started)
+               VALUES (?, ?, ?, 'running', ?, ?, ?, ?, ?)""",
+            (answer, chat_id, parent_id, now, now, request.model, *owner),
+        )
+        if prefill:
+            store_slice(connection, answer, prefill)
+    connection.execute(
+        "UPDATE chats SET updated = ?, head = ?, model = ? WHERE id = ?",
+        (now, answers[0], request.model, chat_id),
+    )
+    return Turn(chat_id, answers)
+
+
+def append(connection: sqlite3.Connection, message_id: str, text: str, reasoning: str, now: float) -> None:
+    """Keep a slice of a running answer; of one that was removed meanwhile, nothing."""
+    if touch(connection, message_id, now):
+        store_slice(connection, message_id, text, reasoning)
+
+
+def touch(connection: sqlite3.Connection, message_id: str, now: float) -> bool:
+    """Renew the heartbeat of a running answer; False if it is gone."""
+    return connection.execute("UPDATE messages SET updated = ? WHERE id = ?", (now, message_id)).rowcount > 0
+
+
+def finish(
+    connection: sqlite3.Connection,
+    turn: Turn,
+    receipt: Receipt | None,
+    reasons: Mapping[int, str],
+    tool_calls: Mapping[int, Sequence[ToolCall]],
+    status: Status,
+    error: str | None,
+    now: float,
+) -> None:
+    """End the running answers: fold the slices of each into one content, and keep the receipt."""
+    if not connection.execute("SELECT 1 FROM chats WHERE id = ?", (turn.chat_id,)).fetchone():
+        return  # removed by the user while it was being answered
+    for index, message_id in enumerate(turn.message_ids):
+        _end(connection, message_id, status, error, now, tuple(tool_calls.get(index, ())))
+        connection.execute(
+            "UPDATE messages SET finish_reason = ? WHERE id = ?", (reasons.get(index), message_id)
+        )
+        if receipt is not None:
+            connection.execute(
+                "UPDATE messages SET receipt_id = ?, model = ? WHERE id = ?",
+                (receipt.id, receipt.model, message_id),
+            )
+    if receipt is not None:
+        connection.execute(
+            "INSERT OR REPLACE INTO receipts (id, chat_id, created, json) VALUES (?, ?, ?, ?)",
+            (receipt.id, turn.chat_id, now, json.dumps(dataclasses.asdict(receipt))),
+        )
+
+
+def recover(connection: sqlite3.Connection, now: float) -> int:
+    """Keep what dead processes had written and mark it interrupted; returns how many answers."""
+    running = connection.execute(
+        "SELECT id, updated, owner_pid, owner_started FROM messages WHERE status = 'running'"
+    ).fetchall()
+    orphans = [id for id, updated, *owner in running if _is_orphan(Owner(*owner), now - updated)]
+    for message_id in orphans:
+        _end(connection, message_id, "interrupted", "The program ended while it was answering.", now)
+    return len(orphans)
+
+
+def _is_orphan(owner: Owner, silence_s: float) -> bool:
+    state = owner.state()
+    return state == "dead" or (state == "unsure" and silence_s > HEARTBEAT_STALE_S)
+
+
+def _end(
+    connection: sqlite3.Connection,
+    message_id: str,
+    status: Status,
+    error: str | None,
+    now: float,
+    tool_calls: tuple[ToolCall, ...] = (),
+) -> None:
+    parent_path, earlier_id, earlier_text, earlier_reasoning = connection.execute(
+        """SELECT parents.path, contents.id, contents.text, messages.reasoning FROM messages
+           LEFT JOIN messages parents ON parents.id = messages.parent_id
+           LEFT JOIN contents ON contents.id = messages.content_id WHERE messages.id = ?""",
+        (message_id,),
+    ).fetchone()
+    # An answer that `recover` took too early already has a content; what came after is added to it.
+    text, reasoning = read_slices(connection, message_id)
+    text = (earlier_text or "") + text
+    reasoning = (earlier_reasoning or "") + reasoning
+    content_id, digest = store_content(connection, Message("assistant", text, tool_calls=tool_calls))
+    path = extend_path(parent_path or ROOT_PATH, digest)
+    connection.execute(
+        """UPDATE messages SET path = ?, content_id = ?, reasoning = ?, status = ?, error = ?,
+           updated = ?, owner_pid = NULL, owner_started = NULL WHERE id = ?""",
+        (path, content_id, reasoning or None, status, error, now, message_id),
+    )
+    connection.execute("DELETE FROM slices WHERE message_id = ?", (message_id,))
+    if earlier_id is not None:
+        drop_content(connection, earlier_id)
+
+
+# ------------------------------------------------------------------------------------ where a prompt belongs
+
+
+def _place(
+    connection: sqlite3.Connection, request: ChatRequest, prompt: Sequence[Message], now: float
+) -> tuple[str, str | None, bytes, int]:
+    """The prompt's chat (made if need be), the message it hangs under, that one's path, and how many messages
+    of the prompt are already there.
+    """
+    paths = paths_of(prompt)
+    found = _longest_prefix(connection, request, paths)
+    # A shared system prompt alone doesn't make two conversations one.
+    if found and (request.chat_id or any(message.role != "system" for message in prompt[: found[2]])):
+        chat_id, parent_id, num_known = found
+        return chat_id, parent_id, paths[num_known - 1], num_known
+    chat_id = request.chat_id or new_id("chat")
+    connection.execute(
+        """INSERT OR IGNORE INTO chats (id, title, door, tenant, model, created, updated)
+           VALUES (?, ?, ?, ?, ?, ?, ?)""",
+        (chat_id, title_of(prompt), request.door, request.tenant, request.model, now, now),
+    )
+    return chat_id, None, ROOT_PATH, 0
+
+
+def _longest_prefix(
+    connection: sqlite3.Connection, request: ChatRequest, paths: Sequence[bytes]
+) -> tuple[str, str, int] | None:
+    """The chat and message that end the longest known prefix, and its length; of equals the latest."""
+    arguments: list[str | None]
+    if request.chat_id is not None:
+        where, arguments = "chats.id = ?", [request.chat_id]
+    elif request.door in ("ask", "chat"):
+        return None  # these doors say which chat they continue
+    else:
+        where, arguments = "chats.door = ? AND chats.tenant IS ?", [request.door, request.tenant]
+    depths = {path: depth for depth, path in enumerate(paths, start=1)}
+    # From the deep end, a bounded number of paths a query: nearly always the first one finds it.
+    for end in range(len(paths), 0, -200):
+        chunk = paths[max(0, end - 200) : end]
+        rows = connection.execute(
+            f"""SELECT messages.chat_id, messages.id, path, chats.updated, number
+                FROM messages JOIN chats ON chats.id = chat_id
+                WHERE path IN ({marks(chunk)}) AND {where}""",
+            [*chunk, *arguments],
+        ).fetchall()
+        named = [row for row in rows if row[1] == request.parent_id]
+        if rows:
+            best = max(named or rows, key=lambda row: (depths[row[2]], row[3], row[4]))
+            return best[0], best[1], depths[best[2]]
+    return None
