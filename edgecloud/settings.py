@@ -3,7 +3,8 @@
 Nested keys use two underscores in the environment: `EDGECLOUD_SERVER__PORT=9000`; lists are separated
 by commas or written as JSON, tables as JSON. An unknown key or a wrong type is a `ConfigError` that names
 the key, where it came from and the fix. A secret is `SecretStr` and never printed; written `keyring:NAME` it
-is the password that the system keyring has for the service `edgecloud` under that name.
+is the password that the system keyring has for the service `edgecloud` under that name, written `env:NAME` the
+value of that environment variable.
 """
 
 from __future__ import annotations
@@ -30,6 +31,15 @@ FOLDER_VARIABLES = ("EDGECLOUD_CONFIG", "EDGECLOUD_HOME", "EDGECLOUD_RUNTIME")
 MASK = "********"
 
 
+def _from_elsewhere(value: object) -> object:
+    if isinstance(value, str) and value.startswith("env:"):
+        variable = value.removeprefix("env:")
+        if not os.environ.get(variable):
+            raise ConfigError(f"The secret {value!r} needs the environment variable {variable}: set it.")
+        return os.environ[variable]
+    return _from_keyring(value)
+
+
 def _from_keyring(value: object) -> object:
     if not isinstance(value, str) or not value.startswith("keyring:"):
         return value
@@ -49,7 +59,7 @@ def _from_keyring(value: object) -> object:
     return password
 
 
-Secret = Annotated[SecretStr, BeforeValidator(_from_keyring)]
+Secret = Annotated[SecretStr, BeforeValidator(_from_elsewhere)]
 
 
 class Section(BaseModel):
@@ -69,6 +79,9 @@ class LocalSettings(Section):
         300, ge=5, description="target step time while prefill shares a step with running streams"
     )
     kv_type: Literal["f16", "q8_0", "f32"] = "f16"
+    prefix_mb: int = Field(
+        512, ge=0, description="main memory for the computed context of finished answers; 0: keep none there"
+    )
     gpu_layers: int = Field(-1, description="layers offloaded when the binding has a GPU; -1: all")
     memory_budget_mb: int = Field(0, ge=0, description="for all loaded models; 0: from free memory")
     watchdog_s: float = Field(
@@ -99,20 +112,65 @@ class HistorySettings(Section):
     retention_days: int = Field(0, ge=0, description="0: for ever")
 
 
+class ReplicaEntry(Section):
+    """One more address that serves the same model."""
+
+    url: str
+    weight: float = Field(1.0, gt=0, description="capacity beside the other replicas'")
+
+
 class PoolEntry(Section):
-    """One OpenAI-compatible endpoint."""
+    """One OpenAI-compatible endpoint, or several replicas of it."""
 
     name: str
     url: str
     model: str
     api_key: Secret | None = None
     local: bool = Field(False, description="true only if it computes on this machine")
+    weight: float = Field(1.0, gt=0, description="capacity of url beside the replicas'")
+    replicas: tuple[ReplicaEntry, ...] = Field((), description="more addresses of the same model")
+    region: str = Field("", description="where it computes, for the rules that name regions")
+    price_in: float = Field(0.0, ge=0, description="money for a million prompt tokens")
+    price_out: float = Field(0.0, ge=0, description="money for a million answered tokens")
+    price_cached: float | None = Field(
+        None, ge=0, description="money for a million prompt tokens it had cached; null: as price_in"
+    )
+    currency: str = Field("USD", min_length=3, max_length=3, description="of the prices")
+    context: int = Field(0, ge=0, description="tokens of context; 0: as its model list says")
+    lacks: tuple[Literal["tools", "json", "images", "logprobs"], ...] = Field(
+        (), description="what it can't do"
+    )
     timeout_s: float = Field(600.0, gt=0, description="seconds for one whole answer")
     connect_timeout_s: float = Field(10.0, gt=0)
     first_byte_timeout_s: float = Field(
         300.0, gt=0, description="seconds until the answer begins, queue and prompt included"
     )
     idle_timeout_s: float = Field(60.0, gt=0, description="seconds of silence in the middle of an answer")
+
+
+class BudgetSettings(Section):
+    """What may be spent. A request that might go beyond is refused before anything is sent."""
+
+    currency: str = Field(
+        "USD", min_length=3, max_length=3, description="of the budgets, and of what is shown"
+    )
+    rates: dict[str, float] = Field(
+        default_factory=dict, description="what one unit of another currency is worth, by its code"
+    )
+    per_day: float | None = Field(None, ge=0)
+    per_month: float | None = Field(None, ge=0)
+    per_chat: float | None = Field(None, ge=0)
+    per_key_day: float | None = Field(None, ge=0, description="for each API key")
+    per_key_month: float | None = Field(None, ge=0, description="for each API key")
+    answer_tokens: int = Field(
+        4096, ge=1, description="the longest answer that a budget pays for where the request sets no limit"
+    )
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether any limit is set."""
+        limits = (self.per_day, self.per_month, self.per_chat, self.per_key_day, self.per_key_month)
+        return any(limit is not None for limit in limits)
 
 
 class Settings(Section):
@@ -127,6 +185,7 @@ class Settings(Section):
     local: LocalSettings = LocalSettings()
     server: ServerSettings = ServerSettings()
     history: HistorySettings = HistorySettings()
+    budget: BudgetSettings = BudgetSettings()
     pool: tuple[PoolEntry, ...] = ()
 
 

@@ -95,6 +95,11 @@ class Metrics:
                     "kv_cells_recent",
                     "Those in use only to serve a next turn; given up when needed.",
                 ),
+                (
+                    "parked_bytes",
+                    "prefix_parked_bytes",
+                    "Main memory that keeps finished sequences for a next turn.",
+                ),
                 ("preemptions", "num_preemptions", "Sequences put back for want of KV room since the load."),
             )
         }

@@ -353,7 +353,8 @@ class Capabilities:
 @dataclass(frozen=True, slots=True)
 class KvUse:
     """The KV memory of a loaded model, in cells of one token each; `recent` ones only keep finished sequences
-    for the next turn. `preemptions` counts sequences put back for want of room since the model was loaded.
+    for the next turn, and so do `parked_bytes` of main memory. `preemptions` counts sequences put back for
+    want of room since the model was loaded.
     """
 
     model: str
@@ -361,6 +362,7 @@ class KvUse:
     used: int
     recent: int
     preemptions: int = 0
+    parked_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ class BatcherStats:
     cells: int = 0
     used_cells: int = 0
     recent_cells: int = 0
+    parked_bytes: int = 0
     threads: int = 0
 
 
@@ -104,6 +105,7 @@ class Batcher:
         queue_limit: int = 128,
         step_s: float = 0.2,
         watchdog_s: float = 30.0,
+        prefix_bytes: int = 512 << 20,
         governor: ThreadGovernor | None = None,
     ) -> None:
         self.n_ctx = min(n_ctx, context.n_ctx)
@@ -115,7 +117,10 @@ class Batcher:
         self._watchdog_s = watchdog_s
         self._governor = governor
         self._kv = KvMemory(
-            context, can_share=model.can_share_prefixes, keep_cells=min(RECENT_CELLS, context.n_ctx // 2)
+            context,
+            can_share=model.can_share_prefixes,
+            keep_cells=min(RECENT_CELLS, context.n_ctx // 2),
+            parked_bytes=prefix_bytes,
         )
         self._pacer = PrefillPacer(step_s, context.batch.capacity)
         self._scratch = Candidates(model.n_vocab)
@@ -537,6 +542,7 @@ class Batcher:
         """Hand all messages of the step over, with one call per event loop."""
         self._stats.used_cells = self._kv.used_cells
         self._stats.recent_cells = self._kv.recent_cells
+        self._stats.parked_bytes = self._kv.parked_bytes
         if not self._posted:
             return
         mail: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, list[Message]]]] = {}

@@ -105,7 +105,16 @@ class LocalEngine:
         if loaded is None:
             return Health(True, f"{self.file.name} is loaded when it is first asked")
         stats = loaded.batcher.stats()
-        kv = (KvUse(self.file.name, stats.cells, stats.used_cells, stats.recent_cells, stats.preemptions),)
+        kv = (
+            KvUse(
+                self.file.name,
+                cells=stats.cells,
+                used=stats.used_cells,
+                recent=stats.recent_cells,
+                preemptions=stats.preemptions,
+                parked_bytes=stats.parked_bytes,
+            ),
+        )
         if loaded.batcher.is_healthy:
             return Health(True, f"{self.file.name} is ready", stats.running, stats.waiting, kv)
         seconds = loaded.batcher.stalled_s

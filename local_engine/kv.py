@@ -26,16 +26,16 @@ class KvMemory:
 
     `can_share` is False for recurrent and hybrid models, whose state can't be cut back to a prefix: nothing
     is shared or kept then. Attention looks past every used cell, needed or not, so recent sequences keep at
-    most `keep_cells`; beyond that they are parked in main memory.
+    most `keep_cells`; beyond that they are parked in at most `parked_bytes` of main memory.
     """
 
-    def __init__(self, context: Context, *, can_share: bool, keep_cells: int) -> None:
+    def __init__(self, context: Context, *, can_share: bool, keep_cells: int, parked_bytes: int) -> None:
         self._context = context
         self._can_share = can_share
         self._keep_cells = keep_cells
         self._ledger = CellLedger()
         self._recent = RecentSequences()
-        self._parked = ParkedPrefixes()
+        self._parked = ParkedPrefixes(parked_bytes)
         self._free_ids = list(range(context.num_sequences))
         self.recent_cells = 0
 
@@ -50,6 +50,10 @@ class KvMemory:
     @property
     def free_cells(self) -> int:
         return self._context.n_ctx - self._ledger.used
+
+    @property
+    def parked_bytes(self) -> int:
+        return self._parked.num_bytes
 
     @property
     def num_free_ids(self) -> int:

@@ -90,6 +90,7 @@ def load_model(
             queue_limit=settings.queue_limit,
             step_s=settings.step_ms / 1000,
             watchdog_s=settings.watchdog_s,
+            prefix_bytes=settings.prefix_mb << 20,
             governor=ThreadGovernor(threads),
         )
     except BaseException:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from .fit import available_memory
 from .prefix import common_prefix
 
-MOST_BYTES = 1 << 29
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parked:
@@ -20,9 +18,10 @@ class Parked:
 
 
 class ParkedPrefixes:
-    """Saved states, least recently used first, within `MOST_BYTES` and an eighth of the free memory."""
+    """Saved states, least recently used first, within `most_bytes` and an eighth of the free memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
         self._entries: list[Parked] = []
         self.num_bytes = 0
 
@@ -64,4 +63,4 @@ class ParkedPrefixes:
         self.num_bytes -= len(parked.state)
 
     def _budget(self) -> int:
-        return min(MOST_BYTES, (available_memory() + self.num_bytes) // 8)
+        return min(self._most_bytes, (available_memory() + self.num_bytes) // 8)

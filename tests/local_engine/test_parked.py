@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from edgecloud.local_engine import parked as parked_module
 from edgecloud.local_engine.batcher import Batcher
 from edgecloud.local_engine.llama import Model
 from edgecloud.local_engine.parked import Parked, ParkedPrefixes
@@ -22,7 +21,7 @@ def state(size: int) -> bytearray:
 
 
 def test_the_longest_shared_prefix_is_found() -> None:
-    parked = ParkedPrefixes()
+    parked = ParkedPrefixes(1 << 20)
     parked.add(Parked([1, 2, 3, 4], state(1)))
     parked.add(Parked([1, 2, 9], state(1)))
     found, length = parked.best_match([1, 2, 9, 9])
@@ -32,15 +31,14 @@ def test_the_longest_shared_prefix_is_found() -> None:
 
 
 def test_a_state_that_another_one_contains_goes() -> None:
-    parked = ParkedPrefixes()
+    parked = ParkedPrefixes(1 << 20)
     parked.add(Parked([1, 2], state(5)))
     parked.add(Parked([1, 2, 3], state(7)))
     assert (len(parked), parked.num_bytes) == (1, 7)
 
 
-def test_the_least_recently_used_goes_when_the_budget_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parked_module, "MOST_BYTES", 20)
-    parked = ParkedPrefixes()
+def test_the_least_recently_used_goes_when_the_budget_is_spent() -> None:
+    parked = ParkedPrefixes(20)
     for first in (1, 2):
         parked.add(Parked([first, 0], state(10)))
     used, _ = parked.best_match([1, 0])
@@ -65,9 +63,21 @@ async def test_long_prefixes_leave_the_context_and_come_back_with_the_same_answe
     first = [await collect(batcher.submit(job(prompt, 8))) for prompt in prompts]
     assert batcher.stats().used_cells <= 256
     assert len(parked_in(batcher)) == 2
+    assert batcher.stats().parked_bytes > 2 * 400 * 20_000
     again = [await collect(batcher.submit(job(prompt, 8))) for prompt in prompts]
     assert [answer.tokens for answer in again] == [answer.tokens for answer in first]
     assert batcher.stats().cached_tokens == 2 * 399
+
+
+@pytest.mark.model
+async def test_without_room_for_them_long_prefixes_are_let_go(
+    model: Model, make_batcher: MakeBatcher
+) -> None:
+    batcher = make_batcher(cells=2048, prefix_bytes=0)
+    for start in (0, 900):
+        await collect(batcher.submit(job(words(model, 400, start=start), 8)))
+    assert (batcher.stats().parked_bytes, len(parked_in(batcher))) == (0, 0)
+    assert batcher.stats().used_cells <= 256
 
 
 @pytest.mark.model
