@@ -9,9 +9,10 @@ from typing import Literal
 from edgecloud.types import Capabilities
 
 from .facts import Spread
+from .money import Price
 
 EngineKind = Literal["local", "pool", "hosted"]
-BreakerState = Literal["closed", "open", "half_open"]
+BreakerState = Literal["closed", "open", "half-open"]
 BudgetScope = Literal["day", "month", "chat", "key"]
 
 # An engine's budget price rises by 1 (money counts double) for each tenth that spending is ahead of time.
@@ -20,20 +21,11 @@ PACING = 10.0
 # What is believed of an engine before the first request has been measured: a small model on a laptop.
 _QUEUE_S, _PREFILL, _DECODE = Spread(0.0, 0.5), Spread(500.0, 250.0), Spread(30.0, 15.0)
 _NOTHING = Spread(0.0, 0.0)
+_FREE = Price()
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
-    """Money per million tokens; `cached` is for prompt tokens that the engine did not compute again."""
-
-    input: float = 0.0
-    output: float = 0.0
-    cached: float = 0.0
-    currency: str = "USD"
-
-
-@dataclass(frozen=True, slots=True)
-class Breaker:
+class BreakerView:
     """`reopens_at` (Unix seconds) is when an open breaker lets a probe through, or, while half open, when the
     lease of the probe that is out ends. `probe` says that this request may be the probe.
     """
@@ -64,9 +56,8 @@ class EngineView:
     """One engine as it stands now.
 
     `local` is whether its answers are computed on this machine (in process, or declared so in the config).
-    `parameters` is the model's size in billions, None where nobody knows. `prices` None means nobody said;
-    local engines need none. `weight` is its capacity among its peers. `warm_tokens` are tokens of this
-    request's prompt whose state it still holds; `outstanding_tokens` it owes to others.
+    `price` is in `currency`. `parameters` is the model's size in billions, None where nobody knows.
+    `warm_tokens` are tokens of this request's prompt whose state it still holds.
     """
 
     name: str
@@ -74,19 +65,18 @@ class EngineView:
     local: bool
     model: str
     capabilities: Capabilities
-    prices: Prices | None = None
+    price: Price = _FREE
+    currency: str = "USD"
     region: str = ""
-    weight: float = 1.0
     parameters: float | None = None
-    breaker: Breaker = Breaker()
+    breaker: BreakerView = BreakerView()
     speed: Speed = Speed()
     warm_tokens: int = 0
-    outstanding_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A limit on money. `reserved` is promised to requests under way; `starts_at` and `ends_at` (Unix
+    """A limit on money, in the world's currency. `reserved` is promised to requests under way; `starts_at` and `ends_at` (Unix
     seconds) bound its period, both None for one without (a chat's).
     """
 
@@ -94,7 +84,6 @@ class Budget:
     limit: float
     spent: float = 0.0
     reserved: float = 0.0
-    currency: str = "USD"
     starts_at: float | None = None
     ends_at: float | None = None
     name: str = ""
