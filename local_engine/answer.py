@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -15,12 +14,10 @@ from edgecloud.types import (
     Done,
     EngineEvent,
     ReasoningDelta,
-    TextDelta,
     Timings,
-    TokenLogprob,
-    TopLogprob,
     Usage,
 )
+from edgecloud.vocabulary import echoed, token_logprob
 
 from .prompt import offered_tools
 
@@ -95,7 +92,7 @@ class Answer:
         self._completion_tokens += 1
         output = self._outputs[drawn.choice]
         piece = self._model.token_bytes(drawn.token, special=drawn.token in self._markup_ids)
-        logprob = None if drawn.logprob is None else _logprob(self._model, drawn.logprob)
+        logprob = None if drawn.logprob is None else token_logprob(self._model, drawn.logprob)
         yield from self._counted(output.push(piece, logprob))
         if output.stopped is not None:
             # The batcher may be a token ahead already: what it drew is not ours any more.
@@ -119,7 +116,9 @@ class Answer:
             return
         self._echo_due = False
         for choice in sorted(self._open):
-            yield from _echo(self._model, self._job, choice, self._scores)
+            yield from echoed(
+                self._model, self._job.prompt, choice, self._scores if self._job.score_prompt else None
+            )
 
 
 def _parser(loaded: LoadedModel, request: ChatRequest, prompt_tail: str) -> OutputParser | None:
@@ -130,34 +129,6 @@ def _parser(loaded: LoadedModel, request: ChatRequest, prompt_tail: str) -> Outp
 
 def echo_only(model: Model, job: Job) -> Iterator[EngineEvent]:
     for choice in range(job.n):
-        yield from _echo(model, job, choice, [])
+        yield from echoed(model, job.prompt, choice, None)
         yield ChoiceDone(choice, "length")
     yield Done(Usage(prompt_tokens=len(job.prompt)))
-
-
-def _echo(model: Model, job: Job, choice: int, scores: Sequence[RawLogprob]) -> Iterator[TextDelta]:
-    text = model.detokenize(job.prompt).decode("utf-8", errors="replace")
-    logprobs: tuple[TokenLogprob, ...] = ()
-    if job.score_prompt:
-        # Nothing comes before the first token, so it has no probability.
-        first = _text_and_bytes(model, job.prompt[0])
-        logprobs = (
-            TokenLogprob(first[0], math.nan, first[1], job.prompt[0]),
-            *(_logprob(model, score) for score in scores),
-        )
-    if text:
-        yield TextDelta(text, choice, logprobs, num_tokens=0)
-
-
-def _logprob(model: Model, raw: RawLogprob) -> TokenLogprob:
-    text, data = _text_and_bytes(model, raw.token_id)
-    top = []
-    for token, logprob in raw.top:
-        top_text, top_data = _text_and_bytes(model, token)
-        top.append(TopLogprob(top_text, logprob, top_data, token))
-    return TokenLogprob(text, raw.logprob, data, raw.token_id, tuple(top))
-
-
-def _text_and_bytes(model: Model, token: int) -> tuple[str, bytes]:
-    data = model.token_bytes(token, special=True)
-    return data.decode("utf-8", errors="replace"), data
