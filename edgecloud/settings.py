@@ -3,8 +3,8 @@
 Nested keys use two underscores in the environment: `EDGECLOUD_SERVER__PORT=9000`; lists are separated
 by commas or written as JSON, tables as JSON. An unknown key or a wrong type is a `ConfigError` that names
 the key, where it came from and the fix. A secret is `SecretStr` and never printed; written `keyring:NAME` it
-is the password that the system keyring has for the service `edgecloud` under that name, written `env:NAME` the
-value of that environment variable.
+is the password that the system keyring has for the service `edgecloud` under that name, written `env:NAME`
+the value of that environment variable.
 """
 
 from __future__ import annotations
@@ -130,8 +130,10 @@ class PoolEntry(Section):
     weight: float = Field(1.0, gt=0, description="capacity of url beside the replicas'")
     replicas: tuple[ReplicaEntry, ...] = Field((), description="more addresses of the same model")
     region: str = Field("", description="where it computes, for the rules that name regions")
-    price_in: float = Field(0.0, ge=0, description="money for a million prompt tokens")
-    price_out: float = Field(0.0, ge=0, description="money for a million answered tokens")
+    price_in: float | None = Field(
+        None, ge=0, description="money for a million prompt tokens; null: nobody knows"
+    )
+    price_out: float | None = Field(None, ge=0, description="money for a million answered tokens")
     price_cached: float | None = Field(
         None, ge=0, description="money for a million prompt tokens it had cached; null: as price_in"
     )
