@@ -1,1 +1,1 @@
-"""Exact, semantic and prefix caches in SQLite. Holds no cache so far."""
+"""Exact, semantic and prefix caches in SQLite."""

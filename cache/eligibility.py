@@ -1,0 +1,93 @@
+"""Which prompts another prompt's answer may serve at all, before any vector is compared.
+
+Similarity can't tell that 'transfer 50 euros' is to be done twice, that 'today' moves on, or that a second
+poem should be another poem. These are rules on the words of one prompt alone; each says its reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import NamedTuple
+
+from .language import language_of
+
+DAY_S = 86_400.0
+FRESH_S = 300.0
+
+MIN_WORDS = 3
+"""A shorter turn ('continue', 'yes', 'fix it') means what came before it, and is like every other one."""
+
+MAX_CHARACTERS = 900
+"""About the 256 word pieces that the starter embedder reads; what lies beyond is invisible to it."""
+
+
+class Verdict(NamedTuple):
+    """Whether the semantic tier may serve a prompt, how long its answer keeps, and why not where not."""
+
+    semantic: bool
+    language: str
+    lifetime_s: float
+    reason: str = ""
+
+
+_FRESH = re.compile(
+    r"""\b(today|tonight|tomorrow|yesterday|now|nowadays|currently|current|latest|newest|recent|recently|
+    this\ (?:morning|afternoon|evening|week|month|year|weekend)|(?:next|last)\ (?:week|month|year|weekend)|
+    so\ far|as\ of|up\ to\ date|breaking|live\ score|weather|forecast|news|headlines|
+    what\ time|the\ time|what\ day|what's\ the\ date|what\ is\ the\ date|
+    (?:stock|share|bitcoin|gas|oil|gold)\ price|exchange\ rate|my\ (?:balance|account\ balance))\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_ACTION = re.compile(
+    r"""^\W*(?:(?:please|kindly|hey|hi|ok|now|then)\W+)*
+    (?:(?:can|could|would|will)\ you\ (?:please\ )?|i\ (?:want|need|would\ like)\ (?:you\ )?to\ |
+       i'd\ like\ to\ |let's\ |go\ ahead\ and\ )?
+    (?:please\ )?
+    (send|transfer|pay|buy|purchase|order|book|reserve|schedule|reschedule|remind|call|text|email|post|
+     publish|delete|remove|cancel|unsubscribe|subscribe|deposit|withdraw|wire|deploy|run|execute|restart|
+     turn\ (?:on|off)|set\ (?:an?\ )?(?:alarm|timer|reminder)|add\ .+\ to\ my|play|pause|stop|start)\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_VARIETY = re.compile(
+    r"""\b(poems?|haikus?|limericks?|jokes?|puns?|riddles?|stor(?:y|ies)|lyrics|songs?|raps?|sonnets?|
+    slogans?|taglines?|brainstorm|random|randomly|surprise\ me|roll\ a|flip\ a|pick\ a|invent|imagine|
+    another|again|once\ more|something\ (?:else|different|new)|different\ (?:one|version|idea)s?|
+    other\ (?:ideas?|options?|suggestions?)|more\ (?:ideas|examples|options|suggestions)|rephrase|reword|
+    try\ again|regenerate|redo)\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_LITERAL = re.compile(
+    r"""```|\d\s*[-+*/^×÷%]\s*\d|[=<>!]=|[{};]\s*$|\bdef\ \w+\(|\b\w+\(\)|</?\w+>|
+    \bSELECT\b.*\bFROM\b|^\s*\$\ """,
+    re.VERBOSE | re.MULTILINE,
+)
+
+
+def judge(text: str, *, languages: Collection[str], lifetime_s: float = 30 * DAY_S) -> Verdict:
+    """What the caches may do with a prompt whose last turn is `text`.
+
+    `languages` are those that the embedder knows. `lifetime_s` is that of an answer that time doesn't change;
+    one of a prompt about now lives for five minutes.
+    """
+    language = language_of(text)
+    if _FRESH.search(text):
+        return Verdict(False, language, FRESH_S, "it asks about a moment, and its answer grows old")
+    reason = _reason(text, language, languages)
+    return Verdict(not reason, language, lifetime_s, reason)
+
+
+def _reason(text: str, language: str, languages: Collection[str]) -> str:
+    if len(text.split()) < MIN_WORDS:
+        return "so short a prompt means what came before it"
+    if len(text) > MAX_CHARACTERS:
+        return "it is longer than the embedder reads"
+    if language not in languages:
+        return "the embedder is not known to understand its language"
+    if _ACTION.search(text):
+        return "it asks for something to be done, not said"
+    if _VARIETY.search(text):
+        return "it asks for something new each time"
+    if _LITERAL.search(text):
+        return "it holds code or sums, where a character changes the answer"
+    return ""

@@ -1,0 +1,151 @@
+"""What the answer cache takes and gives: keys of requests, what a lookup found, what is kept of an answer.
+
+The gateway's side, in the order of one request:
+
+    key = key_of(request, ...)                       which tiers may serve it; needs no vector
+    found = cache.lookup(key, vector, answerers, fresh=request.fresh)
+    if found.hit:  replay found.hit.events           a whole stream: Start, deltas, ChoiceDone, Done
+    else:          generate, then cache.store(key, vector, answer, near=found.near)
+
+`vector` is None where there is no embedder, or `key.partition` is None: then only the exact tier works.
+`answerers` name who may answer this request (the allowed set): a string is equal only where the same engine,
+model and file would answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgecloud.types import CacheInfo, CacheVerdict, EngineEvent
+
+Vector = NDArray[np.float32]
+Tier = Literal["exact", "semantic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What may be remembered of one request, and under which names.
+
+    `exact` and `partition` are SHA-256 digests of everything that must be equal for an answer to be served;
+    None leaves the tier out, and `reason` says why. `text` is the last user turn, what the semantic tier
+    embeds and compares. `max_tokens` bounds the answers that may be served.
+    """
+
+    scope: str
+    exact: bytes | None
+    partition: bytes | None
+    text: str
+    lifetime_s: float
+    reason: str = ""
+    max_tokens: int | None = None
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether any tier may serve or keep this request."""
+        return self.exact is not None or self.partition is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One complete answer as it streamed: `Start` … `Done`. `seconds` and `cost` are what a hit saves."""
+
+    events: tuple[EngineEvent, ...]
+    answerer: str
+    seconds: float = 0.0
+    cost: float = 0.0
+    chat_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A kept answer to serve. `similarity` is a cosine, `probability` that of being the same answer."""
+
+    entry_id: str
+    tier: Tier
+    similarity: float
+    probability: float
+    age_s: float
+    events: tuple[EngineEvent, ...]
+    seconds_saved: float
+    cost_saved: float
+
+    @property
+    def info(self) -> CacheInfo:
+        """The hit as the receipt has it."""
+        return CacheInfo(self.tier, self.similarity, self.age_s, self.entry_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """The nearest kept answer that was not served: what the fresh answer is compared with, to learn from.
+
+    `probability` is the shipped model's, before what was learned here. `withheld` marks one that would have
+    been served: an audit, or a `fresh` request. `weight` is how many lookups it speaks for.
+    """
+
+    entry_id: str
+    probability: float
+    weight: float
+    withheld: bool
+    answer: str
+
+
+class Found(NamedTuple):
+    """One lookup's outcome; at most one of the two is there."""
+
+    hit: Hit | None = None
+    near: Near | None = None
+
+    @property
+    def verdict(self) -> CacheVerdict:
+        return self.hit.tier if self.hit else "miss"
+
+
+class Entry(NamedTuple):
+    """One kept answer as a person sees it. Times are seconds since the epoch."""
+
+    id: str
+    scope: str
+    tier: Tier
+    prompt: str
+    answer: str
+    answerer: str
+    created: float
+    expires: float
+    hits: int
+    bytes: int
+    blocked: bool
+    chat_id: str | None
+
+
+class Stats(NamedTuple):
+    """The cache in numbers; rates are of the lookups since the statistics began.
+
+    `wrong_per_100` is the estimate of wrong answers served in 100 requests with its 90 % interval.
+    """
+
+    entries: int
+    bytes: int
+    lookups: int
+    exact_hits: int
+    semantic_hits: int
+    seconds_saved: float
+    cost_saved: float
+    audits: int
+    audits_wrong: int
+    blamed: int
+    wrong_per_100: tuple[float, float, float]
+    threshold: float
+    off_because: str
+
+
+def text_of(events: Sequence[EngineEvent]) -> str:
+    """The text of an answer's first choice."""
+    from edgecloud.types import TextDelta
+
+    return "".join(event.text for event in events if isinstance(event, TextDelta) and event.index == 0)
