@@ -110,8 +110,9 @@ class ChatRequest:
     `prompt` is text or token ids. `max_tokens` is clamped to what is left of the context. `logprobs` is
     None for off, else how many alternatives (0..20) come with each token. `echo` returns the prompt first
     (completions only; with `max_tokens` 0 it only scores). `deadline_s` is a duration in seconds from when
-    the gateway takes the request, the whole chain included. `tenant` is a short hash of the API key, `tags`
-    are the caller's.
+    the gateway takes the request, the whole chain included. `priority` is vLLM's: smaller goes first. Before
+    `min_tokens` no token may end the answer. `tenant` is a short hash of the API key, `tags` are the
+    caller's.
     """
 
     messages: tuple[Message, ...] = ()
@@ -121,6 +122,7 @@ class ChatRequest:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    min_tokens: int = 0
     ignore_eos: bool = False
     n: int = 1
     logprobs: int | None = None
@@ -132,6 +134,7 @@ class ChatRequest:
     continue_final: bool = False
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     deadline_s: float | None = None
+    priority: int = 0
     mode: Mode = "auto"
     private: bool = False
     fresh: bool = False

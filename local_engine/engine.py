@@ -243,6 +243,10 @@ class LocalEngine:
         ):
             raise BadRequest("max_tokens must be at least 1 (0 only with echo).", param="max_tokens")
         check_ids(model, request.stop_token_ids, "stop_token_ids")
+        if request.min_tokens and not request.ignore_eos:
+            raise BadRequest(
+                "A model on this machine knows no min_tokens: send ignore_eos instead.", param="min_tokens"
+            )
         room = n_ctx - len(prompt)
         job = Job(
             prompt=prompt,

@@ -34,7 +34,7 @@ from .common import Answer, Choice, Identity, StreamOptions, logprob_body, opena
 from .constraints import constraint
 from .fields import Fields
 from .messages import messages
-from .sampling import max_tokens, sampling, stop_token_ids, stops, stream_options
+from .sampling import max_tokens, min_tokens, priority, sampling, stop_token_ids, stops, stream_options
 from .tools import tool_choice, tools
 
 MAX_CHOICES = 128
@@ -58,13 +58,15 @@ def parse(body: Any) -> tuple[ChatRequest, StreamOptions]:
     fields.text("user")
     fields.object("metadata")
     turns = messages(fields)
+    limit = max_tokens(fields)
     request = ChatRequest(
         messages=turns,
         model="auto" if not fields.has("model") else fields.name("model"),
         sampling=sampling(fields),
-        max_tokens=max_tokens(fields),
+        max_tokens=limit,
         stop=stops(fields),
         stop_token_ids=stop_token_ids(fields),
+        min_tokens=min_tokens(fields, limit),
         ignore_eos=fields.flag("ignore_eos") or False,
         n=fields.integer("n", 1, MAX_CHOICES) or 1,
         logprobs=_logprobs(fields),
@@ -74,6 +76,7 @@ def parse(body: Any) -> tuple[ChatRequest, StreamOptions]:
         parallel_tool_calls=fields.flag("parallel_tool_calls") is not False,
         continue_final=_continue_final(fields, turns),
         template_kwargs=_template_kwargs(fields),
+        priority=priority(fields),
         door="http",
     )
     return request, stream_options(fields)

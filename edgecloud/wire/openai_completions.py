@@ -28,7 +28,7 @@ from . import upstream
 from .common import Answer, Identity, StreamOptions, finite, openai_usage, suffix
 from .constraints import constraint
 from .fields import Fields
-from .sampling import max_tokens, sampling, stop_token_ids, stops, stream_options
+from .sampling import max_tokens, min_tokens, priority, sampling, stop_token_ids, stops, stream_options
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 5
@@ -54,6 +54,8 @@ def parse(body: Any) -> tuple[list[ChatRequest], StreamOptions]:
     if limit == 0 and not echo:
         raise fields.wrong("max_tokens", "can only be 0 together with echo, which then scores the prompt")
     unlimited = fields.get("n_predict") == -1
+    limit = DEFAULT_MAX_TOKENS if limit is None and not unlimited else limit
+    least, rank = min_tokens(fields, limit), priority(fields)
     model = "auto" if not fields.has("model") else fields.name("model")
     drawn = sampling(fields)
     stop, stop_ids = stops(fields), stop_token_ids(fields)
@@ -65,14 +67,16 @@ def parse(body: Any) -> tuple[list[ChatRequest], StreamOptions]:
             prompt=prompt,
             model=model,
             sampling=drawn,
-            max_tokens=DEFAULT_MAX_TOKENS if limit is None and not unlimited else limit,
+            max_tokens=limit,
             stop=stop,
             stop_token_ids=stop_ids,
+            min_tokens=least,
             ignore_eos=ignore_eos,
             n=n,
             logprobs=logprobs,
             echo=echo,
             constraint=limits,
+            priority=rank,
             door="http",
         )
         for prompt in prompts

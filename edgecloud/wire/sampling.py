@@ -13,6 +13,7 @@ from .fields import Fields
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 4096
+MAX_PRIORITY = 100
 
 
 def sampling(body: Fields) -> Sampling:
@@ -83,6 +84,19 @@ def max_tokens(body: Fields, *, least: int = 1) -> int | None:
         raise body.wrong("n_predict", "must be -1 or at least 1")
     limits.append(None if predict == -1 else predict)
     return next((limit for limit in limits if limit is not None), None)
+
+
+def min_tokens(body: Fields, limit: int | None) -> int:
+    """vLLM's `min_tokens`, at most `limit`, the request's own maximum."""
+    least = body.integer("min_tokens", 0, 2**31 - 1) or 0
+    if limit is not None and least > limit:
+        raise body.wrong("min_tokens", "must not be more than max_tokens")
+    return least
+
+
+def priority(body: Fields) -> int:
+    """vLLM's `priority`: smaller goes first."""
+    return body.integer("priority", -MAX_PRIORITY, MAX_PRIORITY) or 0
 
 
 def stream_options(body: Fields) -> StreamOptions:

@@ -264,7 +264,9 @@ def encode_common(request: ChatRequest, model: str, stream: bool) -> dict[str, A
         "max_tokens": request.max_tokens,
         "stop": list(request.stop) or None,
         "stop_token_ids": list(request.stop_token_ids) or None,
+        "min_tokens": request.min_tokens or None,
         "ignore_eos": request.ignore_eos or None,
+        "priority": request.priority or None,
         "n": request.n if request.n > 1 else None,
         "stream_options": {"include_usage": True} if stream else None,
     }

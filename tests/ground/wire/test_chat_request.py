@@ -57,7 +57,9 @@ FULL_BODY = {
     "n_predict": 30,
     "stop": ["END"],
     "stop_token_ids": [2],
+    "min_tokens": 4,
     "ignore_eos": True,
+    "priority": -1,
     "n": 2,
     "logprobs": True,
     "top_logprobs": 3,
@@ -98,6 +100,7 @@ def test_every_field_we_know_is_read() -> None:
     assert request.sampling == Sampling(0.5, 5, 0.9, 0.1, 1.0, -1.0, 1.1, {5: -100.0, 7: 1.5}, 7)
     assert (request.model, request.n, request.max_tokens, request.logprobs) == ("smollm2", 2, 10, 3)
     assert (request.stop, request.stop_token_ids, request.ignore_eos) == (("END",), (2,), True)
+    assert (request.min_tokens, request.priority) == (4, -1)
     assert request.tool_choice == NamedTool("weather")
     assert [tool.name for tool in request.tools] == ["weather"]
     assert not request.parallel_tool_calls
@@ -195,6 +198,9 @@ def test_a_body_that_is_no_object_is_refused(body: Any) -> None:
         ({"stop": [5]}, "stop"),
         ({"stop": {}}, "stop"),
         ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
+        ({"priority": 101}, "priority"),
         ({"logprobs": "yes"}, "logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"top_logprobs": 5}, "top_logprobs"),
