@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -175,6 +176,60 @@ class BudgetSettings(Section):
         return any(limit is not None for limit in limits)
 
 
+class RouterSettings(Section):
+    """How an engine is chosen. Money is in `budget.currency`."""
+
+    mode: Literal["quality", "balanced", "cheap", "local", "pool"] = Field(
+        "balanced", description="what `auto` aims at"
+    )
+    answer_value: float = Field(0.02, ge=0, description="money that a right answer is worth")
+    second_value: float = Field(0.0005, ge=0, description="money that a second of waiting costs")
+    slo_s: float = Field(
+        20.0, gt=0, description="seconds an answer should take; the slow tenth beyond it counts as waiting"
+    )
+    wait_s: float = Field(
+        30.0, ge=0, description="longest wait for engines that rest after failures, without a deadline"
+    )
+    cascade: bool = Field(
+        True, description="draft here first where the local model may be good enough, and judge the beginning"
+    )
+    floor: float = Field(
+        0.6, ge=0, le=1, description="chance of being right from which a local draft is kept"
+    )
+    hold_back: int = Field(
+        28, ge=8, le=64, description="tokens of a draft that are judged before any is shown"
+    )
+
+
+def _regex(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"be a regular expression ({error})") from None
+    return value
+
+
+class PrivacyRule(Section):
+    """A pattern of one's own: text that it finds stays on this machine."""
+
+    name: str = Field(min_length=1)
+    pattern: Annotated[str, BeforeValidator(_regex)]
+
+
+class PrivacySettings(Section):
+    """What never leaves this machine. A rule that matches binds the whole chat from then on."""
+
+    patterns: bool = Field(True, description="look for personal data and secrets (English and Chinese)")
+    exemplars: bool = Field(
+        True, description="look for what reads like internal documents, customer data or trade secrets"
+    )
+    ignore: tuple[str, ...] = Field((), description="labels found that may leave: 'pii:email', 'pii', 'like'")
+    paths: tuple[str, ...] = Field((), description="globs of files whose content, and mention, stays here")
+    rules: tuple[PrivacyRule, ...] = Field((), description="patterns of your own: name and pattern")
+    regions: tuple[str, ...] = Field((), description="regions that prompts may be sent to; empty: any")
+
+
 class Settings(Section):
     """The whole configuration, frozen. `Settings()` is the defaults alone; `load` reads the rest."""
 
@@ -188,6 +243,8 @@ class Settings(Section):
     server: ServerSettings = ServerSettings()
     history: HistorySettings = HistorySettings()
     budget: BudgetSettings = BudgetSettings()
+    router: RouterSettings = RouterSettings()
+    privacy: PrivacySettings = PrivacySettings()
     pool: tuple[PoolEntry, ...] = ()
 
 
@@ -454,7 +511,7 @@ def _explain(error: ValidationError, assignments: Sequence[Assignment]) -> Confi
 
 def _requirement(message: str) -> str:
     """`be a valid integer`, out of what pydantic says."""
-    return message.removeprefix("Input should ").partition(", unable")[0]
+    return message.removeprefix("Value error, ").removeprefix("Input should ").partition(", unable")[0]
 
 
 def _wrong(key: Key, requirement: str, value: object, assignments: Sequence[Assignment]) -> ConfigError:

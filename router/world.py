@@ -76,8 +76,8 @@ class EngineView:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A limit on money, in the world's currency. `reserved` is promised to requests under way; `starts_at` and `ends_at` (Unix
-    seconds) bound its period, both None for one without (a chat's).
+    """A limit on money, in the world's currency. `reserved` is promised to requests under way; `starts_at`
+    and `ends_at` (Unix seconds) bound its period, both None for one without (a chat's).
     """
 
     scope: BudgetScope
