@@ -59,7 +59,10 @@ def test_edit_begins_with_every_default_as_a_comment(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     assert done.returncode == 0, done.stderr
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert tomllib.loads(file.read_text()) == {"local": {}, "server": {"port": 9}, "history": {}}
+    written = tomllib.loads(file.read_text())
+    assert written.pop("server") == {"port": 9}
+    assert written
+    assert not any(written.values())
     uncommented = "\n".join(line.removeprefix("# ") for line in file.read_text().splitlines()[1:])
     assert tomllib.loads(uncommented)["local"]["kv_type"] == "f16"
 
