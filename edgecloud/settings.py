@@ -2,9 +2,10 @@
 
 Nested keys use two underscores in the environment: `EDGECLOUD_SERVER__PORT=9000`; lists are separated
 by commas or written as JSON, tables as JSON. An unknown key or a wrong type is a `ConfigError` that names
-the key, where it came from and the fix. A secret is `SecretStr` and never printed; written `keyring:NAME` it
-is the password that the system keyring has for the service `edgecloud` under that name, written `env:NAME`
-the value of that environment variable.
+the key, where it came from and the fix. A variable that resembles no setting is left alone, being some other
+program's as likely as not, and told of by `stray_variables`. A secret is `SecretStr` and never printed;
+written `keyring:NAME` it is the password that the system keyring has for the service `edgecloud` under that
+name, written `env:NAME` the value of that environment variable.
 """
 
 from __future__ import annotations
@@ -14,13 +15,22 @@ import os
 import re
 import tomllib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import platformdirs
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.fields import FieldInfo
 
 from edgecloud.errors import ConfigError
@@ -63,6 +73,16 @@ def _from_keyring(value: object) -> object:
 Secret = Annotated[SecretStr, BeforeValidator(_from_elsewhere)]
 
 
+def _hosts(value: str) -> str:
+    """Whether the addresses are ours is seen when they are listened on; a URL or nothing never is."""
+    if not all(re.fullmatch(r"[^\s/]+", name.strip()) for name in value.split(",")):
+        raise ValueError("be an address like 127.0.0.1, or several with commas")
+    return value
+
+
+Hosts = Annotated[str, AfterValidator(_hosts)]
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -96,7 +116,7 @@ class LocalSettings(Section):
 
 
 class ServerSettings(Section):
-    host: str = "127.0.0.1"
+    host: Hosts = "127.0.0.1"
     port: int = Field(8484, ge=0, le=65535)
     api_keys: tuple[Secret, ...] = ()
     cors_origins: tuple[str, ...] = Field(("localhost",), description="'localhost', exact origins, or '*'")
@@ -233,8 +253,8 @@ class PrivacySettings(Section):
 class Settings(Section):
     """The whole configuration, frozen. `Settings()` is the defaults alone; `load` reads the rest."""
 
-    model: str = Field("smollm2", description="the model that `auto` means")
-    embedder: str = "minilm"
+    model: str = Field("smollm2", min_length=1, description="the model that `auto` means")
+    embedder: str = Field("minilm", min_length=1)
     offline: bool = False
     aliases: dict[str, str] = Field(default_factory=dict, description="names over HTTP for models")
     extra_models: tuple[str, ...] = Field((), description="more models that `serve` offers by name")
@@ -334,10 +354,16 @@ def origins(overrides: Mapping[str, Any] | None = None) -> tuple[Origin, ...]:
     return tuple(rows)
 
 
-def set_value(key: str, value: object) -> None:
+def stray_variables() -> tuple[str, ...]:
+    """Variables that begin as ours do, and mean no setting nor anything like one."""
+    return tuple(name for name, key, _ in _variables(os.environ) if _field(key) is None and not _close(key))
+
+
+def set_value(key: str, value: object, *, check: Callable[[Settings], None] | None = None) -> None:
     """Write one setting to `config.toml`, keeping comments and layout; text is read as in the environment.
 
-    Nothing is written unless the whole file is then valid. Raises `ConfigError`.
+    Nothing is written unless the whole file is then valid and `check`, given the file's settings as they
+    would be, raises nothing. Raises `ConfigError`.
     """
     import tomlkit
 
@@ -346,8 +372,10 @@ def set_value(key: str, value: object) -> None:
     field = _field(parts)
     if field is None:
         raise _unknown(parts, "`config set`")
+    shown = "…" if _is_secret(parts) else str(value)[:80]
+    typed = Assignment(parts, value, "flag", f"`edgecloud config set {key} {shown}`")
     if isinstance(value, str):
-        value = _from_text(field, value, Assignment(parts, value, "flag", "`config set`"))
+        value = _from_text(field, value, typed)
     before = read_text(path)
     _parse(before, path)
     document = tomlkit.parse(before)
@@ -358,7 +386,14 @@ def set_value(key: str, value: object) -> None:
         table = table[part]
     table[parts[-1]] = value
     text = tomlkit.dumps(document)
-    _build(_flatten(tomllib.loads(text), text, path))
+    # What was typed stands on no line of the file yet.
+    assignments = [
+        replace(given, where=typed.where) if given.key == parts else given
+        for given in _flatten(tomllib.loads(text), text, path)
+    ]
+    settings = _build(assignments)
+    if check is not None:
+        check(settings)
     replace_text(path, text)
 
 
@@ -408,15 +443,21 @@ def _flatten(document: Mapping[str, Any], text: str, path: Path, parents: Key = 
 
 
 def _environment(environment: Mapping[str, str]) -> Iterator[Assignment]:
-    for name, text in environment.items():
-        if not name.startswith(ENV_PREFIX) or name in FOLDER_VARIABLES or not text:
-            continue
-        key = tuple(name.removeprefix(ENV_PREFIX).lower().split("__"))
+    for name, key, text in _variables(environment):
         field = _field(key)
         if field is None:
-            raise _unknown(key, f"the environment variable {name}", spell=_variable)
+            if _close(key):
+                raise _unknown(key, f"the environment variable {name}", spell=_variable)
+            continue
         given = Assignment(key, text, "environment", f"the environment variable {name}")
         yield Assignment(key, _from_text(field, text, given), given.source, given.where)
+
+
+def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Key, str]]:
+    """Variables that may be settings: name, key, text."""
+    for name, text in environment.items():
+        if name.startswith(ENV_PREFIX) and name not in FOLDER_VARIABLES and text:
+            yield name, tuple(name.removeprefix(ENV_PREFIX).lower().split("__")), text
 
 
 def _build(assignments: Sequence[Assignment]) -> Settings:
@@ -511,24 +552,35 @@ def _explain(error: ValidationError, assignments: Sequence[Assignment]) -> Confi
 
 def _requirement(message: str) -> str:
     """`be a valid integer`, out of what pydantic says."""
-    return message.removeprefix("Value error, ").removeprefix("Input should ").partition(", unable")[0]
+    return re.sub(r"^(Value error, )?((Input|String) should )?", "", message).partition(", unable")[0]
 
 
 def _wrong(key: Key, requirement: str, value: object, assignments: Sequence[Assignment]) -> ConfigError:
-    is_secret = any(part in ("api_key", "api_keys") for part in key)
-    shown = f", not {value!r}" if isinstance(value, str | int | float) and not is_secret else ""
+    shown = f", not {value!r}" if isinstance(value, str | int | float) and not _is_secret(key) else ""
     return ConfigError(
         f"{'.'.join(key)} must {requirement}{shown[:100]}: change it in {_where(key, assignments)}."
     )
 
 
+def _is_secret(key: Key) -> bool:
+    return any(part in ("api_key", "api_keys") for part in key)
+
+
 def _unknown(key: Key, where: str, *, spell: Any = _dotted) -> ConfigError:
-    name = ".".join(key)
-    known = [".".join(leaf) for leaf in _siblings(key)]
-    same_end = [candidate for candidate in known if candidate.split(".")[-1] == key[-1]]
-    close = same_end or difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {spell(close[0])}?" if close else "`edgecloud config show` lists them all."
-    return ConfigError(f"There is no setting {name[:80]!r} (in {where}); {hint}")
+    close = _close(key)
+    hint = f"did you mean {spell(close)}?" if close else "`edgecloud config show` lists them all."
+    return ConfigError(f"There is no setting {'.'.join(key)[:80]!r} (in {where}); {hint}")
+
+
+def _close(key: Key) -> str | None:
+    """The setting that an unknown key most likely means."""
+    name, known = ".".join(key), [".".join(leaf) for leaf in _siblings(key)]
+    close = [
+        *(leaf for leaf in known if leaf.split(".")[-1] == key[-1]),
+        *(leaf for leaf in known if leaf.startswith(f"{name}.")),
+        *difflib.get_close_matches(name, known, n=1),
+    ]
+    return close[0] if close else None
 
 
 def _where(key: Key, assignments: Sequence[Assignment]) -> str:

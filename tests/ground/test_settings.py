@@ -14,7 +14,16 @@ from pathlib import Path
 import pytest
 
 from edgecloud.errors import ConfigError
-from edgecloud.settings import Settings, config_path, data_dir, load, origins, runtime_dir, set_value
+from edgecloud.settings import (
+    Settings,
+    config_path,
+    data_dir,
+    load,
+    origins,
+    runtime_dir,
+    set_value,
+    stray_variables,
+)
 
 Write = Callable[[str], Path]
 
@@ -148,6 +157,17 @@ def test_a_mistake_in_the_environment_names_the_variable(
         assert part in message
 
 
+def test_a_variable_that_resembles_no_setting_is_left_alone_and_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("EDGECLOUD_BOGUS", "1")
+    monkeypatch.setenv("EDGECLOUD_MODEL", "tiny")
+    monkeypatch.setenv("EDGECLOUD_HOME", "/somewhere")
+
+    assert load() == Settings(model="tiny")
+    assert stray_variables() == ("EDGECLOUD_BOGUS",)
+
+
 def test_a_mistake_in_a_flag_says_so() -> None:
     assert complaint({"server.port": -1}).endswith("change it in the flag for server.port.")
 
@@ -234,7 +254,17 @@ def test_the_first_value_makes_a_private_file(config: Path) -> None:
         ("server.prot", "1", "did you mean 'server.port'?"),
         ("server", "1", "no setting 'server'"),
         ("server.port", "many", "server.port must be a valid integer, not 'many'"),
-        ("server.port", "70000", "server.port must be less than or equal to 65535"),
+        (
+            "server.port",
+            "70000",
+            "server.port must be less than or equal to 65535, not 70000: "
+            "change it in `edgecloud config set server.port 70000`.",
+        ),
+        ("server.host", "", "server.host must be an address like 127.0.0.1, or several with commas, not ''"),
+        ("server.host", "http://0.0.0.0", "server.host must be an address"),
+        ("server.host", "::1, ", "server.host must be an address"),
+        ("model", "", "model must have at least 1 character, not ''"),
+        ("server.api_keys", '["sk-canary", 7]', "`edgecloud config set server.api_keys …`"),
     ],
 )
 def test_a_wrong_value_is_refused_and_the_file_left(write: Write, key: str, value: str, part: str) -> None:
@@ -245,6 +275,19 @@ def test_a_wrong_value_is_refused_and_the_file_left(write: Write, key: str, valu
 
     assert part in raised.value.message
     assert path.read_text() == "[server]\nport = 1\n"
+
+
+def test_a_value_can_be_checked_before_it_is_written(write: Write) -> None:
+    path = write("model = 'a'\n")
+    seen: list[str] = []
+
+    def refuse(settings: Settings) -> None:
+        seen.append(settings.model)
+        raise ConfigError("Not that one.")
+
+    with pytest.raises(ConfigError, match="Not that one"):
+        set_value("model", "b", check=refuse)
+    assert (seen, path.read_text()) == (["b"], "model = 'a'\n")
 
 
 def test_setting_a_value_can_mend_a_wrong_one(write: Write) -> None:
