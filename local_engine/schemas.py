@@ -1,242 +1,49 @@
-"""JSON schemas and forced tool calls, as a mask over the vocabulary for each next token (llguidance).
-
-What a schema asks for is enforced, or the request is refused: no answer is written that doesn't validate.
-"""
+"""Schemas as grammars of the sampler: the ground's answer masks, laid over llama.cpp's candidates."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from functools import cached_property
-from typing import Any
-
-import llguidance
 import numpy as np
 
-from edgecloud.errors import BadRequest
+from edgecloud import schemas
 
 from .llama import Candidates, Model
 
-# What a person would call layout; without a bound, small models write blanks for ever.
-_OPTIONS = {"whitespace_pattern": r" ?|\n[ \t]{0,20}", "lenient": False, "coerce_one_of": False}
-# A tenth of a second for the worst pattern seen, instead of seconds.
-_LIMITS = llguidance.LLParserLimits(initial_lexer_fuel=200_000, verbose_errors=False)
-
-_REFUSED = frozenset({
-    "not", "if", "contains", "minContains", "maxContains", "uniqueItems", "propertyNames",
-    "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties",
-    "$dynamicRef", "$recursiveRef",
-})  # fmt: skip
-# With these values a refused keyword asks for nothing.
-_IDLE = {"uniqueItems": False, "propertyNames": True, "unevaluatedItems": True, "unevaluatedProperties": True}
-# Other formats are notes to the reader, as the standard has it.
-_FORMATS = frozenset({
-    "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
-})  # fmt: skip
-_SCHEMA_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-_SCHEMA_LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
-_SCHEMAS = frozenset({"items", "additionalItems", "additionalProperties"})
-
 
 class SchemaCompiler:
-    """Compiles for one model. `markup_ids` are control tokens that come out as the text they spell.
-
-    The first use takes about 10 microseconds a token of the vocabulary. May be used from any thread.
-    """
+    """Compiles for one model. `markup_ids` are control tokens that come out as the text they spell."""
 
     def __init__(self, model: Model, markup_ids: frozenset[int] = frozenset()) -> None:
-        self._model = model
-        self._markup_ids = markup_ids
+        self._n_vocab = model.n_vocab
+        self._compiler = schemas.SchemaCompiler(model, markup_ids)
 
     def schema(self, text: str, *, param: str = "response_format") -> SchemaGrammar:
         """The grammar of a schema (JSON text). Raises `BadRequest` for what is none or can't be enforced."""
-        try:
-            schema = json.loads(text)
-        except RecursionError:
-            raise BadRequest("The JSON schema is nested too deeply.", param=param) from None
-        except ValueError as error:
-            raise BadRequest(f"The JSON schema is not JSON: {error}.", param=param) from None
-        return self._compile(llguidance.LLMatcher.grammar_from_json_schema(_source(schema, param)), param)
+        return SchemaGrammar(self._compiler.schema(text, param=param), self._n_vocab)
 
     def calls(self, grammar: str, schemas: str, *, param: str = "tools") -> SchemaGrammar:
         """The grammar of a `Constraint` of kind 'calls'. Raises `BadRequest` as `schema` does."""
-        rules = [
-            f"arguments{number}: %json {_source(schema, param)}"
-            for number, schema in enumerate(json.loads(schemas))
-        ]
-        return self._compile("\n".join([grammar, *rules]), param)
-
-    def _compile(self, source: str, param: str) -> SchemaGrammar:
-        matcher = llguidance.LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
-        if not matcher.is_error():
-            # A reference to itself comes to light with the first step.
-            matcher.compute_bitmask()
-        if matcher.is_error():
-            raise BadRequest(f"The JSON schema can't be enforced: {_reason(matcher)}.", param=param)
-        return SchemaGrammar(matcher, self._model)
-
-    @cached_property
-    def _tokenizer(self) -> llguidance.LLTokenizer:
-        return llguidance.LLTokenizer(
-            llguidance.TokenizerWrapper(_Vocabulary(self._model, self._markup_ids)),
-            eos_token=sorted(self._model.eog_ids),
-        )
+        return SchemaGrammar(self._compiler.calls(grammar, schemas, param=param), self._n_vocab)
 
 
 class SchemaGrammar:
-    """Where one answer stands in its schema."""
+    """Implements `TokenGrammar`."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, model: Model) -> None:
-        self._matcher = matcher
-        self._model = model
+    def __init__(self, grammar: schemas.SchemaGrammar, n_vocab: int) -> None:
+        self._grammar = grammar
+        self._n_vocab = n_vocab
 
     def clone(self) -> SchemaGrammar:
-        """Another answer under the same schema, from the state this one is in."""
-        return SchemaGrammar(self._matcher.deep_copy(), self._model)
+        return SchemaGrammar(self._grammar.clone(), self._n_vocab)
 
     def allows(self, token: int, _scratch: Candidates) -> bool:
-        if token in self._model.eog_ids:
-            return self._matcher.is_accepting()
-        return self._matcher.validate_tokens([token]) == 1
+        return self._grammar.allows(token)
 
     def mask(self, candidates: Candidates) -> None:
-        """Set the logit of every candidate that can't come next to minus infinity.
-
-        Raises `BadRequest` when the schema has become too much to follow.
-        """
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        self._check()
-        candidates.keep(np.unpackbits(bits, count=self._model.n_vocab, bitorder="little").view(np.bool_))
+        bits = np.frombuffer(self._grammar.allowed(), np.uint8)
+        candidates.keep(np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_))
 
     def accept(self, token: int) -> None:
-        self._matcher.consume_token(token)
-        self._check()
+        self._grammar.accept(token)
 
     def close(self) -> None:
         """Nothing is held outside of Python."""
-
-    def _check(self) -> None:
-        # In an error the matcher would let the answer end, valid or not.
-        if self._matcher.is_error():
-            raise BadRequest(
-                f"The JSON schema can't be followed any further: {_reason(self._matcher)}.",
-                param="response_format",
-            )
-
-
-class _Vocabulary:
-    """A model's tokens as llguidance wants them: bytes, with 0xFF before those that are no text."""
-
-    def __init__(self, model: Model, markup_ids: frozenset[int]) -> None:
-        self.eos_token_id = model.eos
-        self.bos_token_id = model.bos if model.bos >= 0 else None
-        self.tokens = [
-            model.token_bytes(token, special=token in markup_ids) or b"\xff<%d>" % token
-            for token in range(model.n_vocab)
-        ]
-        self._model = model
-
-    def __call__(self, text: bytes) -> list[int]:
-        return self._model.tokenize(text.decode(errors="replace"))
-
-
-def _source(schema: Any, param: str) -> str:
-    """What llguidance compiles; our options win over the schema's own."""
-    if not isinstance(schema, dict):
-        raise BadRequest("A JSON schema must be an object.", param=param)
-    try:
-        enforceable = _enforceable(schema, "", param)
-        if not _mentions(schema, "allOf"):
-            _close(enforceable)
-        return json.dumps({**enforceable, "x-guidance": _OPTIONS})
-    except RecursionError:
-        raise BadRequest("The JSON schema is nested too deeply.", param=param) from None
-
-
-def _enforceable(schema: Any, path: str, param: str) -> Any:
-    """The schema without what is only a note. Refuses by name what llguidance can't enforce."""
-    if not isinstance(schema, dict):
-        return schema
-    result: dict[str, Any] = {}
-    for key, value in schema.items():
-        place = f"{path}.{key}" if path else key
-        if key in _REFUSED:
-            if key not in _IDLE or value is not _IDLE[key]:
-                raise BadRequest(f"A JSON schema with {key!r} can't be enforced (at {place}).", param=param)
-        elif key in ("$schema", "x-guidance") or (
-            key == "format" and isinstance(value, str) and value not in _FORMATS
-        ):
-            continue
-        elif key in _SCHEMA_MAPS and isinstance(value, dict):
-            result[key] = {name: _enforceable(part, f"{place}.{name}", param) for name, part in value.items()}
-        elif key in _SCHEMA_LISTS or (key == "items" and isinstance(value, list)):
-            result[key] = _enforceable_list(value, place, param)
-        elif key in _SCHEMAS:
-            result[key] = _enforceable(value, place, param)
-        else:
-            result[key] = value
-    _check_numbers(result, path, param)
-    return result
-
-
-def _close(schema: Any) -> None:
-    """Objects that list their properties get no others, unless the schema says what others may be.
-
-    Names of its own choosing are valid, but nobody asked for them, and a small model writes them until the
-    context is full. (Not under `allOf`, where each branch would forbid the other's.)
-    """
-    if isinstance(schema, list):
-        for part in schema:
-            _close(part)
-    elif isinstance(schema, dict):
-        named, required = schema.get("properties"), schema.get("required", [])
-        if isinstance(named, dict) and "patternProperties" not in schema and isinstance(required, list):
-            # A required name that is not listed needs the object open.
-            schema.setdefault("additionalProperties", not named.keys() >= set(map(str, required)))
-        for key in _SCHEMA_LISTS | _SCHEMAS:
-            _close(schema.get(key))
-        for key in _SCHEMA_MAPS:
-            _close(list(schema[key].values()) if isinstance(schema.get(key), dict) else None)
-
-
-def _mentions(schema: Any, keyword: str) -> bool:
-    if isinstance(schema, list):
-        return any(_mentions(part, keyword) for part in schema)
-    return isinstance(schema, dict) and (
-        keyword in schema or any(_mentions(part, keyword) for part in schema.values())
-    )
-
-
-def _enforceable_list(value: Any, place: str, param: str) -> list[Any]:
-    if not isinstance(value, list) or not value:
-        raise BadRequest(
-            f"In the JSON schema {place} must be a list of schemas that is not empty.", param=param
-        )
-    return [_enforceable(part, f"{place}.{index}", param) for index, part in enumerate(value)]
-
-
-def _check_numbers(schema: dict[str, Any], path: str, param: str) -> None:
-    where = f" (at {path})" if path else ""
-    step = schema.get("multipleOf")
-    if step is not None and not (isinstance(step, int | float) and step > 0):
-        raise BadRequest(f"In the JSON schema multipleOf must be above 0{where}.", param=param)
-    # Free names may repeat, and those that do are one property to who reads the object.
-    wanted, required = schema.get("minProperties"), schema.get("required")
-    distinct = 1 + len(required if isinstance(required, list) else ())
-    if isinstance(wanted, int) and wanted > distinct:
-        raise BadRequest(
-            f"A JSON schema with minProperties {wanted} can't be enforced{where}: list names in 'required'.",
-            param=param,
-        )
-
-
-def _reason(matcher: llguidance.LLMatcher) -> str:
-    """llguidance's complaint as half a sentence."""
-    lines: Iterable[str] = [line.strip() for line in matcher.get_error().splitlines() if line.strip()]
-    first, *rest = lines or ["no reason was given"]
-    if first.startswith("oneOf constraints are not supported"):
-        return "the branches of a oneOf can't be told apart, use anyOf"
-    if first.startswith("regex parse error"):
-        cause = next((line.removeprefix("error: ") for line in rest if line.startswith("error: ")), first)
-        return f"a pattern can't be read ({cause[:160]})"
-    return first[:200].rstrip(".")

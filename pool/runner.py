@@ -126,7 +126,7 @@ class Runner(Protocol):
         """Before the first plan that names the request."""
 
     def execute(self, plan: StepPlan) -> StepOutput:
-        """Carry a step out. On any exception its requests are lost (`Scheduler.fail`) and the runner lives."""
+        """Carry a step out. After an exception its requests are lost (`Scheduler.fail`), the runner lives."""
 
     def end(self, request_id: int) -> None:
         """Forget a request, however it ended; unknown ones are ignored."""

@@ -27,7 +27,7 @@ OFFENCES = {
     "Only app and pool import kernels": ("edgecloud.cache.planted", "edgecloud.kernels"),
     "No circles, at any depth": ("edgecloud.wire.planted", "edgecloud.http"),
     "Only local_engine/llama touches llama.cpp": ("edgecloud.local_engine.planted_llama", "llama_cpp"),
-    "Only local_engine/schemas.py touches llguidance": (
+    "Only edgecloud/schemas.py touches llguidance": (
         "edgecloud.local_engine.planted_schemas",
         "llguidance",
     ),
