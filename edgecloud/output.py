@@ -88,6 +88,12 @@ class ChoiceOutput:
         self._tokens.append(_Token(self._num_read, logprob))
         return self._advance(text) if text else []
 
+    def watch_for(self, stops: tuple[str, ...]) -> None:
+        """From the next token on, end at one of these strings; in what came before they are only text."""
+        if any(stops) and self._matcher is None:
+            self._matcher = StopMatcher(stops)
+            self._direct = False
+
     def finish(self, reason: FinishReason) -> list[Delta]:
         """The held text and the one `ChoiceDone`; a second call gives nothing.
 

@@ -20,6 +20,7 @@ from .costs import StepCosts
 from .plan import Drawn, StepPlan
 from .scheduler import Scheduler
 from .sequence import Ended, EndReason, Job
+from .slo import Slo, seconds_per_token
 
 
 class Arrival(NamedTuple):
@@ -28,14 +29,6 @@ class Arrival(NamedTuple):
     time: float
     job: Job
     num_output: int
-
-
-@dataclass(frozen=True, slots=True)
-class Slo:
-    """What a user calls good: seconds to the first token, and seconds per token after it."""
-
-    ttft_s: float = 1.0
-    tpot_s: float = 0.05
 
 
 class Spread(NamedTuple):
@@ -86,7 +79,7 @@ class Report:
 
     @property
     def tpot(self) -> Spread:
-        return spread(map(_tpot, filter(_is_answered, self.ended)))
+        return spread(map(seconds_per_token, filter(_is_answered, self.ended)))
 
     @property
     def gap(self) -> Spread:
@@ -95,19 +88,11 @@ class Report:
 
     @property
     def goodput(self) -> float:
-        return sum(map(self._is_good, self.ended)) / self.seconds if self.seconds else math.nan
+        return sum(map(self.slo.is_met, self.ended)) / self.seconds if self.seconds else math.nan
 
     @property
     def fairness(self) -> float:
         return jain(self.service.values())
-
-    def _is_good(self, end: Ended) -> bool:
-        return (
-            _is_answered(end)
-            and end.first_token_at is not None
-            and end.first_token_at - end.arrival <= self.slo.ttft_s
-            and _tpot(end) <= self.slo.tpot_s
-        )
 
 
 def simulate(
@@ -193,8 +178,3 @@ class _Run:
 
 def _is_answered(end: Ended) -> bool:
     return end.reason == "done" and end.first_token_at is not None
-
-
-def _tpot(end: Ended) -> float:
-    first = end.first_token_at if end.first_token_at is not None else end.ended_at
-    return (end.ended_at - first) / max(end.num_output - 1, 1)

@@ -13,7 +13,8 @@ from edgecloud.pool.costs import StepCosts
 from edgecloud.pool.policy import FairShare
 from edgecloud.pool.scheduler import Scheduler
 from edgecloud.pool.sequence import Job
-from edgecloud.pool.simulate import Arrival, Report, Slo, jain, simulate, spread
+from edgecloud.pool.simulate import Arrival, Report, jain, simulate, spread
+from edgecloud.pool.slo import Slo
 
 COSTS = StepCosts(step_s=0.005, token_s=2e-5, context_token_s=0.0, block_swap_s=1e-5)
 

@@ -1,0 +1,93 @@
+"""Between the asker, on an event loop, and the step loop, in its thread: what is asked, what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from edgecloud.errors import EdgeCloudError
+
+from .runner import Drawing, TokenScore
+from .sequence import Ended, Job, StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A job, how its tokens are drawn, and the texts that end a choice. `spell` gives the bytes that a token
+    adds to the text.
+    """
+
+    job: Job
+    drawing: Drawing
+    stops: tuple[str, ...] = ()
+    spell: Callable[[int], bytes] = lambda token: b""
+
+
+class Accepted(NamedTuple):
+    """The request has its place in the queue."""
+
+
+class Tokens(NamedTuple):
+    """New tokens of one choice, with one score each or none; `stopped` says why they are the last."""
+
+    choice: int
+    tokens: tuple[int, ...]
+    scores: tuple[TokenScore, ...]
+    stopped: StopReason | None
+
+
+class Scores(NamedTuple):
+    """Those of the next prompt tokens, in order; the first token of a prompt has none."""
+
+    scores: tuple[TokenScore, ...]
+
+
+class Closed(NamedTuple):
+    """The last message: how the request ended, or why it never began."""
+
+    end: Ended | None
+    error: EdgeCloudError | None = None
+
+
+Message = Accepted | Tokens | Scores | Closed
+
+
+class Ticket:
+    """The asker's end of a request. Made on the event loop that will receive; `cancel` works at any time."""
+
+    def __init__(self, ask: Ask, on_cancel: Callable[[Ticket], None]) -> None:
+        self.ask = ask
+        self.loop = asyncio.get_running_loop()
+        self.submitted_at = time.monotonic()
+        self.cancelled_at: float | None = None
+        self._on_cancel = on_cancel
+        self._inbox: list[Message] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._closed = False
+
+    async def receive(self) -> list[Message]:
+        """All messages since the last call; waits for at least one."""
+        if not self._inbox:
+            self._waiter = self.loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        messages, self._inbox = self._inbox, []
+        return messages
+
+    def cancel(self) -> None:
+        """End the request at the next step boundary, in whatever state it is."""
+        if self.cancelled_at is None and not self._closed:
+            self.cancelled_at = time.monotonic()
+            self._on_cancel(self)
+
+    def deliver(self, messages: list[Message]) -> None:
+        """Called on the ticket's own loop."""
+        self._inbox.extend(messages)
+        self._closed |= isinstance(messages[-1], Closed)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
