@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgecloud.engine import Embedder, Engine
-from edgecloud.errors import BadRequest, ModelNotFound
+from edgecloud.errors import BadRequest, ModelFileError, ModelNotFound
 from edgecloud.settings import PoolEntry, Settings
 from edgecloud.types import ModelCard
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from edgecloud.models import ModelFile
 
     from ..local_engine.host import ModelHost
+
+log = logging.getLogger(__name__)
 
 AUTO = "auto"
 
@@ -109,7 +112,14 @@ class Catalog:
             raise ModelNotFound(asked, [AUTO, *files, *(entry.name for entry in self.settings.pool)])
         from edgecloud.models import resolve
 
-        return await asyncio.to_thread(resolve, target, self.settings)
+        try:
+            return await asyncio.to_thread(resolve, target, self.settings)
+        except ModelFileError as error:
+            if not listed_only:
+                raise
+            # Where our files are is nothing for a client.
+            log.warning("%s: %s", asked, error.message)
+            raise ModelFileError(f"The file of {asked} can't be used; the server's log says why.") from None
 
     async def _files(self) -> dict[str, ModelFile]:
         """Model files by name, as they are now or were a moment ago."""

@@ -48,17 +48,20 @@ class BadRequest(EdgeCloudError):
 
 
 class ContextLengthExceeded(BadRequest):
-    """The prompt does not fit the model's context; carries `n_prompt_tokens` and `n_ctx`, as llama.cpp
-    clients expect.
+    """The prompt, with what the answer needs at least, does not fit the model's context; carries
+    `n_prompt_tokens` and `n_ctx`, as llama.cpp clients expect.
     """
 
     type = "exceed_context_size_error"
     default_code = "context_length_exceeded"
     exit_code = 1
 
-    def __init__(self, n_prompt_tokens: int, n_ctx: int, *, param: str | None = "messages") -> None:
+    def __init__(
+        self, n_prompt_tokens: int, n_ctx: int, *, reserved: int = 0, param: str | None = "messages"
+    ) -> None:
+        answer = f", the answer needs {reserved}," if reserved else ""
         super().__init__(
-            f"The prompt is {n_prompt_tokens} tokens and the context holds {n_ctx}: "
+            f"The prompt is {n_prompt_tokens} tokens{answer} and the context holds {n_ctx}: "
             "shorten it, or give the model a larger context (local.ctx_size) if it has one.",
             param=param,
             extra={"n_prompt_tokens": n_prompt_tokens, "n_ctx": n_ctx},
@@ -102,14 +105,16 @@ class NoPermittedRoute(EdgeCloudError):
 
 
 class NotFound(EdgeCloudError):
+    """What was named is not there: a model, a chat, a setting."""
+
     status = 404
     type = "invalid_request_error"
     default_code = "not_found"
+    exit_code = 2
 
 
 class ModelNotFound(NotFound):
     default_code = "model_not_found"
-    exit_code = 2
 
     def __init__(self, model: str, known: list[str] | None = None) -> None:
         hint = f" Known: {', '.join(known[:12])}." if known else ""
@@ -135,9 +140,15 @@ class UnsupportedMedia(EdgeCloudError):
 
 
 class ModelLoadError(EdgeCloudError):
-    """A model file is missing, damaged, not GGUF, of an unknown architecture, or does not fit in memory."""
+    """A model can't be loaded: of an unknown architecture, or it does not fit in memory."""
 
     default_code = "model_load_failed"
+
+
+class ModelFileError(ModelLoadError):
+    """The file itself is at fault: missing, damaged, no model."""
+
+    exit_code = 2
 
 
 class NotSupported(EdgeCloudError):

@@ -1,6 +1,6 @@
 """What a GGUF file holds, read from its header alone: metadata, tensor index, identity.
 
-Nothing here trusts the file. A missing, truncated, damaged or foreign one is a `ModelLoadError` with one
+Nothing here trusts the file. A missing, truncated, damaged or foreign one is a `ModelFileError` with one
 sentence, before llama.cpp, which crashes or misreads on some of them, is handed it. The layout is that of
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from edgecloud.errors import ModelLoadError
+from edgecloud.errors import ModelFileError
 
 # Far above any real file, and low enough that a flipped bit can cost neither memory nor minutes.
 MAX_KEYS = 1 << 16
@@ -106,7 +106,7 @@ class GgufInfo:
 
 
 def read_info(path: Path) -> GgufInfo:
-    """The facts about a model, all its shards checked. Raises `ModelLoadError` for what cannot be loaded."""
+    """The facts about a model, all its shards checked. Raises `ModelFileError` for what cannot be loaded."""
     metadata, tensors, shards = _read_model(path, arrays=False)
     facts = _Facts(path, metadata)
     architecture = facts.text("general.architecture")
@@ -202,7 +202,7 @@ def _read_model(path: Path, *, arrays: bool) -> tuple[dict[str, Any], list[Tenso
     parts = shard_paths(path)
     for part in parts:
         if part != path and not part.exists():
-            raise ModelLoadError(
+            raise ModelFileError(
                 f"{path.name} is one of {len(parts)} shards and {part.name} is missing: pull it again."
             )
         with _opened(part) as data:
@@ -211,7 +211,7 @@ def _read_model(path: Path, *, arrays: bool) -> tuple[dict[str, Any], list[Tenso
         tensors += header.tensors
     split_count = metadata.get("split.count", 0)
     if isinstance(split_count, int) and split_count > 1 and split_count != len(parts):
-        raise ModelLoadError(
+        raise ModelFileError(
             f"{path.name} is one of {split_count} shards but isn't named so "
             f"(name-00001-of-{split_count:05d}.gguf): give the shards their names back."
         )
@@ -226,21 +226,21 @@ def _read_model(path: Path, *, arrays: bool) -> tuple[dict[str, Any], list[Tenso
 def _opened(path: Path) -> Iterator[mmap.mmap]:
     try:
         if path.is_dir():
-            raise ModelLoadError(
+            raise ModelFileError(
                 f"{path.name or path} is a folder, not a model file: name the .gguf file in it."
             )
         if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
-            raise ModelLoadError(f"{path.name} is not a file.")
+            raise ModelFileError(f"{path.name} is not a file.")
         with path.open("rb") as file:
             if file.seek(0, 2) == 0:
-                raise ModelLoadError(f"{path.name} is empty: pull or copy it again.")
+                raise ModelFileError(f"{path.name} is empty: pull or copy it again.")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 yield data
     except FileNotFoundError:
-        raise ModelLoadError(f"There is no file {path.name}: check the path.") from None
+        raise ModelFileError(f"There is no file {path.name}: check the path.") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ModelLoadError(f"{path.name} cannot be read: {reason}.") from None
+        raise ModelFileError(f"{path.name} cannot be read: {reason}.") from None
 
 
 class _Header:
@@ -262,13 +262,13 @@ class _Header:
     def _parse(self) -> None:
         data = self._data
         if data[:4] != b"GGUF":
-            raise ModelLoadError(f"{self.path.name} is not a GGUF file: only GGUF models can be loaded.")
+            raise ModelFileError(f"{self.path.name} is not a GGUF file: only GGUF models can be loaded.")
         self._at = 4
         version = self._scalar(_U32)
         if version & 0xFFFF == 0:
-            raise ModelLoadError(f"{self.path.name} is a big-endian GGUF file: get the little-endian one.")
+            raise ModelFileError(f"{self.path.name} is a big-endian GGUF file: get the little-endian one.")
         if version not in (2, 3):
-            raise ModelLoadError(
+            raise ModelFileError(
                 f"{self.path.name} is GGUF version {version}: versions 2 and 3 can be loaded."
             )
         num_tensors, num_keys = self._count(MAX_TENSORS, "tensors"), self._count(MAX_KEYS, "keys")
@@ -295,7 +295,7 @@ class _Header:
                 kind = GGMLQuantizationType(code)
                 block, block_bytes = GGML_QUANT_SIZES[kind]
             except (ValueError, KeyError):
-                raise ModelLoadError(
+                raise ModelFileError(
                     f"{self.path.name} holds a tensor of unknown type {code}: it is damaged or too new."
                 ) from None
             if shape[0] % block or offset % alignment:
@@ -383,12 +383,12 @@ class _Header:
             raise _damaged(self.path, f"it claims {count} {what}")
         return count
 
-    def _truncated(self, end: int | None = None) -> ModelLoadError:
+    def _truncated(self, end: int | None = None) -> ModelFileError:
         size = len(self._data)
         detail = (
             "its header runs past its end" if end is None else f"{size:,} of at least {end:,} bytes are there"
         )
-        return ModelLoadError(f"{self.path.name} is truncated or damaged ({detail}): pull or copy it again.")
+        return ModelFileError(f"{self.path.name} is truncated or damaged ({detail}): pull or copy it again.")
 
 
 class _Facts:
@@ -438,5 +438,5 @@ def _elements(shape: tuple[int, ...]) -> int:
     return count
 
 
-def _damaged(path: Path, why: str) -> ModelLoadError:
-    return ModelLoadError(f"{path.name} is damaged ({why}): pull or copy it again.")
+def _damaged(path: Path, why: str) -> ModelFileError:
+    return ModelFileError(f"{path.name} is damaged ({why}): pull or copy it again.")

@@ -11,6 +11,7 @@ import importlib.util
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -19,6 +20,7 @@ from edgecloud import gguf, hub
 from edgecloud.errors import (
     BadRequest,
     EdgeCloudError,
+    ModelFileError,
     ModelLoadError,
     ModelNotFound,
     NoPermittedRoute,
@@ -45,6 +47,13 @@ class ModelFile:
     variant: str = ""
 
 
+class Removed(NamedTuple):
+    """What was deleted: the name it had, and the bytes of all its files."""
+
+    name: str
+    size: int
+
+
 class Survey(NamedTuple):
     """All models that can be loaded, and for each that cannot the reason."""
 
@@ -57,22 +66,16 @@ def resolve(name: str, settings: Settings, *, tuned: bool = True) -> ModelFile:
 
     A tuned copy, where one was kept, stands in for the file unless `tuned` is False. Raises `ModelNotFound`
     for an unknown name, `NotFound` with the way to get it for one that isn't installed or pulled,
-    `ModelLoadError` for a damaged file.
+    `BadRequest` for the name of a pool, `ModelFileError` for a missing or damaged file.
     """
     name = _dealias(name, settings)
     if name == STARTER:
         model = _starter()
     elif name == STARTER_EMBEDDER:
         return _starter_embedder()
-    elif name.startswith("hf:"):
-        model = _described(_pulled_file(hub.parse_spec(name)))
-    elif name.lower().endswith(".gguf"):
-        model = _described(Path(name).expanduser().absolute())
     else:
-        found = next((path for known, path in _pulled().items() if known == name.lower()), None)
-        if found is None:
-            raise ModelNotFound(name, [STARTER, STARTER_EMBEDDER, *settings.aliases, *_pulled()])
-        model = _described(found, name.lower())
+        path, known_as = _locate(name, settings)
+        model = _described(path, known_as)
     return _tuned_copy(model) if tuned else model
 
 
@@ -82,6 +85,8 @@ def survey(settings: Settings) -> Survey:
     Reads each file's header (tens of milliseconds): call it once, not per request.
     """
     wanted = dict.fromkeys((settings.model, settings.embedder, *settings.extra_models, *_pulled()))
+    for entry in settings.pool:
+        wanted.pop(entry.name, None)
     models: dict[Path, ModelFile] = {}
     problems: list[EdgeCloudError] = []
     for name in wanted:
@@ -142,21 +147,55 @@ def set_default(name: str, settings: Settings) -> ModelFile:
     return model
 
 
-def remove(name: str, settings: Settings) -> ModelFile:
+def remove(name: str, settings: Settings) -> Removed:
     """Delete a pulled model, its shards and its tuned copy; `BadRequest` for what isn't ours to delete."""
-    model = resolve(name, settings, tuned=False)
-    if not model.path.is_relative_to(models_dir()):
+    name = _dealias(name, settings)
+    if name in (STARTER, STARTER_EMBEDDER):
         raise BadRequest(
-            f"{model.name} is not in the models folder, so it is not ours to delete.", param="model"
+            f"{name} came as a package, so it is not ours to delete: pip uninstall it.", param="model"
         )
-    shutil.rmtree(tuned_dir(model.path), ignore_errors=True)
-    for part in gguf.shard_paths(model.path):
+    # A damaged file can be removed too, so its header is not read.
+    path, known_as = _locate(name, settings)
+    if not path.is_relative_to(models_dir()):
+        raise BadRequest(
+            f"{name} is not in the models folder, so it is not ours to delete: delete the file itself.",
+            param="model",
+        )
+    parts = [part for part in gguf.shard_paths(path) if part.is_file()]
+    removed = Removed(known_as or short_name(path), sum(part.stat().st_size for part in parts))
+    with suppress(ModelFileError):  # a damaged file has no fingerprint to find its copy by
+        shutil.rmtree(tuned_dir(path), ignore_errors=True)
+    for part in parts:
         part.unlink(missing_ok=True)
-    for folder in model.path.parents:
+    for folder in path.parents:
         if folder == models_dir() or any(folder.iterdir()):
             break
         folder.rmdir()
-    return model
+    return removed
+
+
+def _locate(name: str, settings: Settings) -> tuple[Path, str | None]:
+    """The file that a name other than a starter's means, unread, and the name it goes by if not the file's."""
+    if any(entry.name == name for entry in settings.pool):
+        raise BadRequest(f"{name} is a pool: it has no model file here.", param="model")
+    if name.startswith("hf:"):
+        return _pulled_file(hub.parse_spec(name)), None
+    path = Path(name).expanduser().absolute()
+    if name.lower().endswith(".gguf"):
+        if not path.exists():
+            raise ModelFileError(f"There is no file {name}: check the path.", param="model")
+        return path, None
+    pulled = _pulled()
+    if name.lower() in pulled:
+        return pulled[name.lower()], name.lower()
+    if path.is_file():
+        raise ModelFileError(f"{name} is not a .gguf file: only GGUF models can be loaded.", param="model")
+    if path.is_dir() and "/" in name:
+        raise ModelFileError(f"{name} is a folder: name the .gguf file in it.", param="model")
+    if name.startswith(("/", "./", "../", "~")):
+        raise ModelFileError(f"There is no file {name}: check the path.", param="model")
+    pools = (entry.name for entry in settings.pool)
+    raise ModelNotFound(name, [STARTER, STARTER_EMBEDDER, *settings.aliases, *pulled, *pools])
 
 
 def _dealias(name: str, settings: Settings) -> str:

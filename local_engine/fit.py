@@ -10,6 +10,7 @@ import psutil
 from edgecloud.errors import ModelLoadError
 from edgecloud.gguf import GgufInfo
 from edgecloud.settings import LocalSettings
+from edgecloud.units import MB, megabytes
 
 # Bytes of one K or V element; q8_0 keeps a half-precision scale for 32 of them.
 KV_BYTES = {"f16": 2.0, "q8_0": 34 / 32, "f32": 4.0}
@@ -22,8 +23,6 @@ CELL_STEP = 256
 UBATCH = 512
 # llama.cpp's code, tokenizer tables and small buffers.
 OVERHEAD = 48 << 20
-
-MB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +42,12 @@ class MemoryPlan:
         return self.weights + self.kv + self.compute + OVERHEAD
 
     def __str__(self) -> str:
+        # The sum is of the numbers shown, or a reader's would not come out.
+        shown = [round(part / MB) for part in (self.weights, self.kv, self.compute, OVERHEAD)]
+        weights, kv, compute, overhead = (f"{part:,} MB" for part in shown)
         return (
-            f"{self.weights // MB} MB of weights, {self.kv // MB} MB of KV memory for {self.cells} tokens "
-            f"and {self.compute // MB} MB to compute in"
+            f"{sum(shown):,} MB ({weights} of weights, {kv} of KV memory for {self.cells:,} tokens, "
+            f"{compute} to compute in and {overhead} for llama.cpp itself)"
         )
 
 
@@ -61,13 +63,13 @@ def plan_memory(info: GgufInfo, settings: LocalSettings, available: int, *, name
             most = _cells_in(info, settings, available)
             hint = f"--ctx-size {most} would fit" if most >= LEAST_CELLS else "no context would fit"
             raise ModelLoadError(
-                f"{name} does not fit in memory: it takes {plan}, and {available // MB} MB are free; {hint}."
+                f"{name} does not fit in memory: it takes {plan}, and {megabytes(available)} are free; {hint}."
             )
         return plan
     least = minimum(info, settings)
     if least.total > available:
         raise ModelLoadError(
-            f"{name} does not fit in memory: it takes {least}, and {available // MB} MB are free."
+            f"{name} does not fit in memory: it takes {least}, and {megabytes(available)} are free."
         )
     trained = info.context_length or 4096
     wanted = max(min(trained, 16384), CHAT_TOKENS * settings.parallel)

@@ -13,9 +13,10 @@ from pathlib import Path
 from edgecloud.errors import ModelLoadError
 from edgecloud.models import ModelFile
 from edgecloud.settings import Settings
+from edgecloud.units import MB, megabytes
 
 from .engine import LocalEngine
-from .fit import MB, available_memory, minimum, plan_memory
+from .fit import available_memory, minimum, plan_memory
 
 log = logging.getLogger("edgecloud.local")
 
@@ -89,6 +90,8 @@ class ModelHost:
                 # Better a smaller context now than waiting for somebody's answer to end.
                 return free
             elif not self.loaded:
-                raise ModelLoadError(f"{name} needs {least // MB} MB of memory and {free // MB} MB are free.")
+                raise ModelLoadError(
+                    f"{name} needs {megabytes(least)} of memory and {megabytes(free)} are free."
+                )
             else:
                 await self._became_idle.wait()

@@ -13,6 +13,7 @@ from edgecloud.errors import ConfigError
 from edgecloud.models import ModelFile
 from edgecloud.settings import LocalSettings
 from edgecloud.templates import ChatTemplate
+from edgecloud.units import MB
 
 from .fit import UBATCH, MemoryPlan, plan_memory
 from .threads import ThreadChoice, ThreadGovernor
@@ -90,7 +91,7 @@ def load_model(
             queue_limit=settings.queue_limit,
             step_s=settings.step_ms / 1000,
             watchdog_s=settings.watchdog_s,
-            prefix_bytes=settings.prefix_mb << 20,
+            prefix_bytes=settings.prefix_mb * MB,
             governor=ThreadGovernor(threads),
         )
     except BaseException:

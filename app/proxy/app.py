@@ -15,6 +15,7 @@ from edgecloud.http.operations import OperatorRoutes
 from edgecloud.http.stack import guarded_app
 from edgecloud.settings import Settings
 from edgecloud.telemetry import Metrics, metrics
+from edgecloud.units import MB
 
 from ..gateway import Gateway
 from .anthropic import AnthropicRoutes
@@ -35,7 +36,7 @@ def create_app(
     app.
     """
     door = Door(
-        bodies=Bodies(int(settings.server.body_limit_mb * 2**20)),
+        bodies=Bodies(int(settings.server.body_limit_mb * MB)),
         drain=drain or Drain(),
         metrics=metrics,
         ping_s=settings.server.ping_s,

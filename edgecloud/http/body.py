@@ -17,6 +17,7 @@ from edgecloud.errors import BadRequest, Overloaded, PayloadTooLarge, Unsupporte
 from edgecloud.http.asgi import Receive, Scope, header
 from edgecloud.http.call import call_of
 from edgecloud.http.problem import ClientGone
+from edgecloud.units import MB
 
 MAX_DEPTH = 128
 READ_TIMEOUT_S = 120.0
@@ -173,5 +174,5 @@ def _unzstd(body: bytes, limit: int) -> bytes:
 
 def _too_large(limit: int) -> PayloadTooLarge:
     return PayloadTooLarge(
-        f"The request body is larger than {limit / 2**20:g} MiB: send less, or raise server.body_limit_mb."
+        f"The request body is larger than {limit / MB:g} MB: send less, or raise server.body_limit_mb."
     )

@@ -103,3 +103,13 @@ async def test_a_model_pulled_meanwhile_is_found(home: Path, monkeypatch: pytest
     folder.mkdir(parents=True)
     shutil.copy(STARTER, folder / "newcomer.gguf")
     assert (await catalog.engine("newcomer", listed_only=True)).local
+
+
+async def test_a_client_is_not_told_where_a_missing_file_was() -> None:
+    catalog = Catalog(make_settings(aliases={"mine": "/secret/place/x.gguf"}))
+
+    with pytest.raises(ModelLoadError) as raised:
+        await catalog.engine("mine", listed_only=True)
+    assert "secret" not in raised.value.message
+    with pytest.raises(ModelLoadError, match=r"There is no file /secret/place/x\.gguf"):
+        await catalog.engine("mine", listed_only=False)

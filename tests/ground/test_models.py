@@ -14,6 +14,7 @@ from edgecloud import hub, models
 from edgecloud.errors import (
     BadRequest,
     EdgeCloudError,
+    ModelFileError,
     ModelLoadError,
     ModelNotFound,
     NoPermittedRoute,
@@ -22,7 +23,7 @@ from edgecloud.errors import (
     Unauthorized,
     UpstreamError,
 )
-from edgecloud.settings import Settings
+from edgecloud.settings import PoolEntry, Settings
 from tests.ground.gguf_files import write_gguf
 from tests.ground.hub_server import HubServer
 
@@ -109,6 +110,38 @@ def test_an_unknown_name_lists_what_is_known(home: Path) -> None:
         models.resolve("nope", Settings())
 
 
+def test_a_pool_is_known_and_has_no_file() -> None:
+    settings = Settings(model="big", pool=(PoolEntry(name="big", url="http://x/v1", model="m"),))
+
+    with pytest.raises(ModelNotFound, match=r"Known: smollm2, minilm, big\."):
+        models.resolve("bgi", settings)
+    with pytest.raises(BadRequest, match="big is a pool"):
+        models.resolve("big", settings)
+    assert models.survey(settings).problems == []
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("/nope/x.gguf", "There is no file /nope/x.gguf: check the path."),
+        ("./nope", "There is no file ./nope: check the path."),
+        ("notes.txt", "notes.txt is not a .gguf file"),
+        ("./folder", "./folder is a folder: name the .gguf file in it."),
+    ],
+)
+def test_a_path_to_no_model_is_told_as_it_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, part: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("no model")
+    (tmp_path / "folder").mkdir()
+
+    with pytest.raises(ModelFileError) as raised:
+        models.resolve(name, Settings())
+    assert part in raised.value.message
+    assert raised.value.exit_code == 2
+
+
 def test_files_in_the_models_folder_are_models_by_their_short_names(home: Path) -> None:
     write_gguf(home / "models/by-hand.gguf")
     write_gguf(home / "models/someone/repo/Tiny-Embed-F32.gguf", embedding=True)
@@ -174,6 +207,15 @@ def test_removing_a_model_leaves_nothing_of_it(home: Path) -> None:
 
     assert not tuned.exists()
     assert sorted((home / "models").iterdir()) == [kept]
+
+
+def test_a_damaged_model_can_be_removed(home: Path) -> None:
+    path = home / "models/broken.gguf"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"GGUF")
+
+    assert models.remove("broken", Settings()) == ("broken", 4)
+    assert not path.exists()
 
 
 def test_only_pulled_models_can_be_removed(tmp_path: Path) -> None:

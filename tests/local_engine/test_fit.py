@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
 from edgecloud.errors import ModelLoadError
 from edgecloud.gguf import GgufInfo, read_info
-from edgecloud.local_engine.fit import MB, available_memory, cgroup_available, minimum, plan_memory
+from edgecloud.local_engine.fit import available_memory, cgroup_available, minimum, plan_memory
 from edgecloud.local_engine.threads import ThreadChoice, cgroup_cpus, choose_threads
 from edgecloud.settings import LocalSettings
+from edgecloud.units import MB
 
 GB = 1 << 30
 
@@ -61,8 +63,16 @@ def test_a_quantised_memory_holds_more(eight_billion: GgufInfo) -> None:
 
 
 def test_what_does_not_fit_is_refused_with_numbers(eight_billion: GgufInfo) -> None:
-    with pytest.raises(ModelLoadError, match=r"8b does not fit.*4710 MB of weights.*2048 MB are free"):
+    with pytest.raises(ModelLoadError, match=r"8b does not fit.*4,939 MB of weights.*2,147 MB are free"):
         plan_memory(eight_billion, LocalSettings(), 2 * GB, name="8b")
+
+
+def test_the_numbers_of_a_plan_add_up(eight_billion: GgufInfo) -> None:
+    plan = minimum(eight_billion, LocalSettings())
+
+    total, *parts = (int(number.replace(",", "")) for number in re.findall(r"([\d,]+) MB", str(plan)))
+    assert total == sum(parts)
+    assert abs(total - plan.total / MB) <= 2
 
 
 def test_an_asked_context_is_kept_or_refused_never_cut(eight_billion: GgufInfo) -> None:

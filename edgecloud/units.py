@@ -1,0 +1,17 @@
+"""Sizes as people read them: a megabyte is a million bytes, everywhere, as on the hub and on disks."""
+
+from __future__ import annotations
+
+MB = 1_000_000
+
+
+def megabytes(num_bytes: float) -> str:
+    """`1,204 MB`: whole ones, so that parts can be added up."""
+    return f"{round(num_bytes / MB):,} MB"
+
+
+def size(num_bytes: float) -> str:
+    """`23 kB`, `98 MB`, `4.37 GB`."""
+    if num_bytes >= 1000 * MB:
+        return f"{num_bytes / (1000 * MB):.2f} GB"
+    return f"{num_bytes / MB:.0f} MB" if num_bytes >= MB else f"{num_bytes / 1000:.0f} kB"
