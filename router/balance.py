@@ -117,11 +117,7 @@ class Outstanding:
         try:
             yield
         finally:
-            left = self._tokens[name] - tokens
-            if left:
-                self._tokens[name] = left
-            else:
-                del self._tokens[name]
+            self._tokens[name] -= tokens
 
 
 def _hash(text: str) -> int:

@@ -12,26 +12,45 @@ from datetime import datetime, timedelta
 
 from edgecloud.settings import BudgetSettings
 
-from .money import nano
+from .money import amount, nano
+from .world import Budget, BudgetScope
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One budget that a request falls under: what it is called, whose, in which period, and how much of it
-    there is. `limit` is in nano, None for a sum that is kept without a limit.
+    """One budget that a request falls under: which setting, whose money, in which period, and how much of it
+    there is. `limit` is in nano, None for a sum that is only kept. `starts_at` and `ends_at` are Unix
+    seconds, None for a budget without a period.
     """
 
     name: str
-    scope: str
+    kind: BudgetScope
+    account: str
     period: str
     limit: int | None
-    resets: datetime | None
+    starts_at: float | None = None
+    ends_at: float | None = None
+
+    def view(self, spent: int, reserved: int, currency: str) -> Budget | None:
+        """The budget as the router looks at it; None without a limit."""
+        if self.limit is None:
+            return None
+        return Budget(
+            self.kind,
+            amount(self.limit),
+            amount(spent),
+            amount(reserved),
+            currency,
+            self.starts_at,
+            self.ends_at,
+            f"budget.{self.name}",
+        )
 
 
 def limits_of(
     settings: BudgetSettings, now: float, *, chat_id: str | None, tenant: str | None
 ) -> tuple[Limit, ...]:
-    """The budgets of a request at `now` (seconds since the epoch), the widest first.
+    """The budgets of a request at `now` (Unix seconds), the widest first.
 
     Those without a limit are there too: what is spent is counted before anybody sets one.
     """
@@ -41,21 +60,25 @@ def limits_of(
 def _limits(
     settings: BudgetSettings, now: datetime, chat_id: str | None, tenant: str | None
 ) -> Iterator[Limit]:
-    day, month = now.strftime("%Y-%m-%d"), now.strftime("%Y-%m")
+    today, this_month = _midnight(now), _midnight(now.replace(day=1))
     tomorrow = _midnight(now + timedelta(days=1))
     next_month = _midnight((now.replace(day=1) + timedelta(days=32)).replace(day=1))
-    yield Limit("per_day", "all", day, _limit(settings.per_day), tomorrow)
-    yield Limit("per_month", "all", month, _limit(settings.per_month), next_month)
+    day = (now.strftime("%Y-%m-%d"), today.timestamp(), tomorrow.timestamp())
+    month = (now.strftime("%Y-%m"), this_month.timestamp(), next_month.timestamp())
+
+    def limit(
+        name: str, kind: BudgetScope, account: str, period: tuple[str, float | None, float | None]
+    ) -> Limit:
+        value: float | None = getattr(settings, name)
+        return Limit(name, kind, account, period[0], None if value is None else nano(value), *period[1:])
+
+    yield limit("per_day", "day", "all", day)
+    yield limit("per_month", "month", "all", month)
     if tenant is not None:
-        scope = f"key:{tenant}"
-        yield Limit("per_key_day", scope, day, _limit(settings.per_key_day), tomorrow)
-        yield Limit("per_key_month", scope, month, _limit(settings.per_key_month), next_month)
+        yield limit("per_key_day", "key", f"key:{tenant}", day)
+        yield limit("per_key_month", "key", f"key:{tenant}", month)
     if chat_id is not None:
-        yield Limit("per_chat", f"chat:{chat_id}", "", _limit(settings.per_chat), None)
-
-
-def _limit(amount: float | None) -> int | None:
-    return None if amount is None else nano(amount)
+        yield limit("per_chat", "chat", f"chat:{chat_id}", ("", None, None))
 
 
 def _midnight(day: datetime) -> datetime:

@@ -116,7 +116,7 @@ class Estimates:
             self._length.append(float(usage.completion_tokens))
 
     def to_json(self) -> dict[str, list[float]]:
-        return {name: [round(value, 4) for value in series] for name, series in self._series().items()}
+        return {name: list(series) for name, series in self._series().items()}
 
     def load_json(self, data: Any) -> None:
         """Go on from what was kept; what makes no sense in it is left out."""

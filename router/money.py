@@ -6,7 +6,6 @@ whole numbers come back to exactly 0, which sums of floats do not.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from edgecloud.types import ChatRequest, Usage
@@ -36,12 +35,11 @@ class Price:
         """What the usage costs, in nano, rounded up."""
         cached = min(usage.cached_tokens, usage.prompt_tokens)
         millionths = (
-            (usage.prompt_tokens - cached) * self.prompt
-            + cached * self.cached
-            + usage.completion_tokens * self.completion
+            (usage.prompt_tokens - cached) * nano(self.prompt)
+            + cached * nano(self.cached)
+            + usage.completion_tokens * nano(self.completion)
         )
-        # A price is a decimal: what its binary fraction is too much must not round up to one more.
-        return math.ceil(round(millionths * 1000, 6))
+        return -(-millionths // 1_000_000)
 
 
 def most_prompt_tokens(request: ChatRequest) -> int:

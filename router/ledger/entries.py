@@ -1,0 +1,54 @@
+"""The lines of the ledger, as they are written and as they are read back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgecloud.types import Receipt, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEntry:
+    """One engine's try at a request. `nano` is what it cost; `at_least` where it was cut off before the
+    upstream said how much it had done. `replica` is the host that was asked, "" for an engine in process.
+    """
+
+    engine: str
+    replica: str
+    started: float
+    seconds: float
+    outcome: str
+    usage: Usage
+    nano: int
+    at_least: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEntry:
+    """One request with its receipt; `outcome` is 'ok' or the code of what ended it."""
+
+    receipt: Receipt
+    created: float
+    door: str
+    tenant: str | None
+    chat_id: str | None
+    outcome: str
+    nano: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDay:
+    """What one engine did on one local day (`2026-11-30`). Seconds are medians over its answers."""
+
+    day: str
+    engine: str
+    requests: int
+    failed: int
+    cache_hits: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost: float
+    ttft_s: float
+    total_s: float
+    tokens_per_s: float

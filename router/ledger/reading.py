@@ -1,0 +1,129 @@
+"""Reading the ledger: one request's story, the last requests, and sums by engine and day."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from itertools import groupby
+from statistics import median
+from typing import Any
+
+from ..money import amount
+from .entries import EngineDay
+
+MIN_PREFIX = 4
+"""Digits that the beginning of a request's id must have to stand for it."""
+
+
+def matching(connection: sqlite3.Connection, name: str) -> list[str]:
+    """Ids of requests that `name` may mean: the last one for '', else those that it is or begins."""
+    if not name:
+        rows = connection.execute("SELECT id FROM requests ORDER BY created DESC LIMIT 1")
+    else:
+        stem = "req-" + name.removeprefix("req-")
+        if len(stem) < len("req-") + MIN_PREFIX:
+            stem = name
+        rows = connection.execute(
+            "SELECT id FROM requests WHERE id = ? OR substr(id, 1, ?) = ? LIMIT 20", (name, len(stem), stem)
+        )
+    return [request_id for (request_id,) in rows]
+
+
+def receipt(connection: sqlite3.Connection, request_id: str) -> dict[str, Any]:
+    """The line of a request that is there, its receipt under `receipt` and its attempts under `attempts`."""
+    created, door, tenant, chat_id, outcome, nano, text = connection.execute(
+        "SELECT created, door, tenant, chat_id, outcome, nano, receipt FROM requests WHERE id = ?",
+        (request_id,),
+    ).fetchone()
+    attempts = connection.execute(
+        """SELECT engine, replica, started, seconds, outcome, prompt_tokens, cached_tokens,
+                  completion_tokens, nano, at_least FROM attempts WHERE request_id = ? ORDER BY number""",
+        (request_id,),
+    ).fetchall()
+    return {
+        "id": request_id,
+        "created": created,
+        "door": door,
+        "tenant": tenant,
+        "chat_id": chat_id,
+        "outcome": outcome,
+        "cost": amount(nano),
+        "receipt": json.loads(text),
+        "attempts": [
+            {
+                "engine": engine,
+                "replica": replica,
+                "started": started,
+                "seconds": seconds,
+                "outcome": how,
+                "prompt_tokens": prompt,
+                "cached_tokens": cached,
+                "completion_tokens": completion,
+                "cost": amount(cost),
+                "at_least": bool(at_least),
+            }
+            for engine, replica, started, seconds, how, prompt, cached, completion, cost, at_least in attempts
+        ],
+    }
+
+
+def decision(connection: sqlite3.Connection, request_id: str) -> dict[str, Any] | None:
+    row = connection.execute("SELECT json FROM decisions WHERE request_id = ?", (request_id,)).fetchone()
+    found: dict[str, Any] | None = json.loads(row[0]) if row else None
+    return found
+
+
+def recent(connection: sqlite3.Connection, limit: int) -> list[dict[str, Any]]:
+    """Requests with what a list of them shows."""
+    rows = connection.execute(
+        """SELECT id, created, door, engine, model, mode, outcome, cache, prompt_tokens, completion_tokens,
+                  total_s, nano FROM requests ORDER BY created DESC LIMIT ?""",
+        (limit,),
+    )
+    names = [
+        "id",
+        "created",
+        "door",
+        "engine",
+        "model",
+        "mode",
+        "outcome",
+        "cache",
+        "prompt_tokens",
+        "completion_tokens",
+        "total_s",
+        "cost",
+    ]
+    return [dict(zip(names, (*row[:-1], amount(row[-1])), strict=True)) for row in rows]
+
+
+def days(connection: sqlite3.Connection, since: float) -> tuple[EngineDay, ...]:
+    """One line for each day and engine since then."""
+    rows = connection.execute(
+        """SELECT day, engine, outcome, cache, prompt_tokens, cached_tokens, completion_tokens, nano,
+                  ttft_s, total_s, tokens_per_s
+           FROM requests WHERE created >= ? ORDER BY day, engine""",
+        (since,),
+    )
+    return tuple(
+        _engine_day(day, engine, list(group))
+        for (day, engine), group in groupby(rows, key=lambda row: row[:2])
+    )
+
+
+def _engine_day(day: str, engine: str, rows: list[tuple[Any, ...]]) -> EngineDay:
+    answered = [row for row in rows if row[2] == "ok" and row[3] not in ("exact", "semantic")]
+    return EngineDay(
+        day,
+        engine,
+        requests=len(rows),
+        failed=sum(row[2] != "ok" for row in rows),
+        cache_hits=sum(row[3] in ("exact", "semantic") for row in rows),
+        prompt_tokens=sum(row[4] for row in rows),
+        cached_tokens=sum(row[5] for row in rows),
+        completion_tokens=sum(row[6] for row in rows),
+        cost=amount(sum(row[7] for row in rows)),
+        ttft_s=median([row[8] for row in answered] or [0.0]),
+        total_s=median([row[9] for row in answered] or [0.0]),
+        tokens_per_s=median([row[10] for row in answered] or [0.0]),
+    )

@@ -1,0 +1,175 @@
+"""The ledger in one database file."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from edgecloud.errors import NotFound
+from edgecloud.storage import open_database, storage_errors, this_process, transaction
+
+from ..budgets import Limit
+from ..money import Price
+from . import accounts, reading, reserving
+from .entries import AttemptEntry, EngineDay, RequestEntry
+from .tables import MIGRATIONS
+
+
+class Ledger:
+    """Methods may be called from any thread; all raise `StorageError` when the file can't be used.
+
+    `currency` is what sums are in; it only goes into sentences.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        currency: str = "USD",
+        clock: Callable[[], float] = time.time,
+        busy_s: float = 10.0,
+    ) -> None:
+        self._name = path.name
+        self._currency = currency
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._owner = this_process()
+        self._connection = open_database(path, MIGRATIONS, busy_s=busy_s)
+
+    def close(self) -> None:
+        with self._reading() as connection:
+            connection.close()
+
+    # ------------------------------------------------------------------------------------------------- money
+
+    def reserve(self, request_id: str, limits: Sequence[Limit], nano: int) -> None:
+        """Set `nano` more aside for a request, under all of its limits or none. Raises `BudgetExceeded`."""
+        with self._writing() as connection:
+            reserving.reserve(
+                connection, request_id, limits, nano, self._owner, self._clock(), self._currency
+            )
+
+    def sums(self, limits: Sequence[Limit]) -> tuple[tuple[int, int], ...]:
+        """What is spent and what is reserved under each limit, in nano."""
+        with self._reading() as connection:
+            return tuple(reserving.sums(connection, limit) for limit in limits)
+
+    def heartbeat(self, request_ids: Sequence[str]) -> None:
+        """Say that these requests are still being answered."""
+        with self._writing() as connection:
+            connection.executemany(
+                "UPDATE reservations SET beat = ? WHERE request_id = ?",
+                [(self._clock(), request_id) for request_id in request_ids],
+            )
+
+    def reclaim(self) -> int:
+        """Count as spent what dead processes had reserved; returns of how many requests."""
+        with self._writing() as connection:
+            return reserving.reclaim(connection, self._clock())
+
+    def reprice(self, engine: str, price: Price, since: float) -> int:
+        """Count an engine's attempts since then (Unix seconds) at this price; returns the difference in
+        nano.
+        """
+        with self._writing() as connection:
+            return accounts.reprice(connection, engine, price, since)
+
+    # ------------------------------------------------------------------------------------------------- lines
+
+    def settle(
+        self,
+        entry: RequestEntry,
+        attempts: Sequence[AttemptEntry],
+        limits: Sequence[Limit],
+        decision: str | None = None,
+    ) -> None:
+        """Close a request in one transaction: its line, its attempts, its decision (as JSON), its money."""
+        receipt = entry.receipt
+        with self._writing() as connection:
+            accounts.write_request(connection, entry)
+            accounts.write_attempts(connection, receipt.id, attempts, limits)
+            if decision is not None:
+                connection.execute(
+                    "INSERT OR REPLACE INTO decisions VALUES (?, ?, ?, ?, ?)",
+                    (receipt.id, entry.created, entry.tenant, entry.chat_id, decision),
+                )
+            reserving.settle(connection, receipt.id, limits, entry.nano)
+
+    def forget_chats(self, chat_ids: Sequence[str]) -> None:
+        """Remove what was decided in chats, and which requests were theirs; what was spent stays counted."""
+        with self._writing() as connection:
+            for chat_id in chat_ids:
+                connection.execute("DELETE FROM decisions WHERE chat_id = ?", (chat_id,))
+                connection.execute("UPDATE requests SET chat_id = NULL WHERE chat_id = ?", (chat_id,))
+
+    def keep_engines(self, states: Mapping[str, Any]) -> None:
+        """Keep what was learnt of engines, by name, as JSON."""
+        now = self._clock()
+        with self._writing() as connection:
+            connection.executemany(
+                "INSERT OR REPLACE INTO engines VALUES (?, ?, ?)",
+                [(name, now, json.dumps(state)) for name, state in states.items()],
+            )
+
+    # ------------------------------------------------------------------------------------------------ reading
+
+    def engines(self) -> dict[str, tuple[float, Any]]:
+        """What was kept of engines: when (Unix seconds), and what."""
+        with self._reading() as connection:
+            rows = connection.execute("SELECT name, updated, json FROM engines").fetchall()
+        return {name: (updated, json.loads(text)) for name, updated, text in rows}
+
+    def receipt(self, request_id: str) -> dict[str, Any]:
+        """A request's line with its receipt and attempts, by its id or the unique beginning of one.
+
+        Raises `NotFound`.
+        """
+        with self._reading() as connection:
+            return reading.receipt(connection, self.resolve(request_id))
+
+    def decision(self, request_id: str) -> dict[str, Any] | None:
+        """What was decided for a request, None where nothing was. Raises `NotFound`."""
+        with self._reading() as connection:
+            return reading.decision(connection, self.resolve(request_id))
+
+    def resolve(self, name: str) -> str:
+        """The request that `name` means; '' is the last one. Raises `NotFound`."""
+        with self._reading() as connection:
+            ids = reading.matching(connection, name)
+        if name in ids or len(ids) == 1:
+            return name if name in ids else ids[0]
+        if ids:
+            raise NotFound(f"{len(ids)} requests begin with {name[:80]!r}: give more of the id.")
+        raise NotFound(
+            f"There is no request {name[:80]!r}; `edgecloud route history` lists the last ones."
+            if name
+            else "No request has been answered yet."
+        )
+
+    def recent(self, limit: int) -> list[dict[str, Any]]:
+        """The last requests, the latest first."""
+        with self._reading() as connection:
+            return reading.recent(connection, limit)
+
+    def days(self, since: float) -> tuple[EngineDay, ...]:
+        """What each engine did on each day since then (Unix seconds), in order of days."""
+        with self._reading() as connection:
+            return reading.days(connection, since)
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, storage_errors(self._name):
+            yield self._connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._reading(), transaction(self._connection):
+            yield self._connection
