@@ -151,16 +151,14 @@ class PoolEntry(Section):
     weight: float = Field(1.0, gt=0, description="capacity of url beside the replicas'")
     replicas: tuple[ReplicaEntry, ...] = Field((), description="more addresses of the same model")
     region: str = Field("", description="where it computes, for the rules that name regions")
-    price_in: float | None = Field(
-        None, ge=0, description="money for a million prompt tokens; null: nobody knows"
-    )
-    price_out: float | None = Field(None, ge=0, description="money for a million answered tokens")
+    price_in: float = Field(0.0, ge=0, description="money for a million prompt tokens")
+    price_out: float = Field(0.0, ge=0, description="money for a million answered tokens")
     price_cached: float | None = Field(
         None, ge=0, description="money for a million prompt tokens it had cached; null: as price_in"
     )
     currency: str = Field("USD", min_length=3, max_length=3, description="of the prices")
     context: int = Field(0, ge=0, description="tokens of context; 0: as its model list says")
-    lacks: tuple[Literal["tools", "json", "images", "logprobs"], ...] = Field(
+    lacks: tuple[Literal["tools", "json", "images", "logprobs", "continue_final"], ...] = Field(
         (), description="what it can't do"
     )
     timeout_s: float = Field(600.0, gt=0, description="seconds for one whole answer")
@@ -218,6 +216,16 @@ class RouterSettings(Section):
     )
     hold_back: int = Field(
         28, ge=8, le=64, description="tokens of a draft that are judged before any is shown"
+    )
+    attempts: int = Field(4, ge=1, le=16, description="most engines and replicas asked for one answer")
+    hedge: float = Field(
+        0.0,
+        ge=0,
+        le=0.2,
+        description="share of requests asked a second time elsewhere where the first token is late",
+    )
+    continue_elsewhere: bool = Field(
+        False, description="let another engine go on where one breaks off in the middle of an answer"
     )
 
 
