@@ -7,22 +7,22 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from edgecloud.http.answer import Door
+from edgecloud.http.anthropic import AnthropicRoutes
 from edgecloud.http.body import Bodies
 from edgecloud.http.drain import Drain
+from edgecloud.http.models import ModelRoutes
 from edgecloud.http.openai import OpenAIRoutes
+from edgecloud.http.openai_responses import ResponsesRoutes
 from edgecloud.http.openapi import document
 from edgecloud.http.operations import OperatorRoutes
 from edgecloud.http.stack import guarded_app
+from edgecloud.http.tokens import TokenRoutes
 from edgecloud.settings import Settings
 from edgecloud.telemetry import Metrics, metrics
 from edgecloud.units import MB
 
 from ..gateway import Gateway
-from .anthropic import AnthropicRoutes
 from .embeddings import EmbeddingRoutes
-from .models import ModelRoutes
-from .responses import ResponsesRoutes
-from .tokens import TokenRoutes
 
 
 def create_app(

@@ -5,21 +5,20 @@ from __future__ import annotations
 from fastapi import FastAPI, Request, Response
 
 from edgecloud.http.answer import Door, StreamedAnswer, WholeAnswer
+from edgecloud.http.backend import Backend
 from edgecloud.http.openai import admitted
 from edgecloud.http.responses import json_response
 from edgecloud.http.routes import add_api
 from edgecloud.http.sse import ANTHROPIC
 from edgecloud.wire import anthropic
 
-from ..gateway import Gateway
-
 
 class AnthropicRoutes:
     """`/v1/messages` and `/v1/messages/count_tokens`, also without `/v1`."""
 
-    def __init__(self, door: Door, gateway: Gateway) -> None:
+    def __init__(self, door: Door, backend: Backend) -> None:
         self.door = door
-        self.gateway = gateway
+        self.backend = backend
 
     def add_to(self, app: FastAPI) -> None:
         """Register the routes."""
@@ -29,7 +28,7 @@ class AnthropicRoutes:
     async def messages(self, http: Request) -> Response:
         request, options = anthropic.parse(await self.door.bodies.json(http.scope, http.receive))
         request = admitted(http.scope, request)
-        events = self.gateway.chat(request)
+        events = self.backend.chat(request)
         if options.stream:
             encoder = anthropic.MessageEvents(request, request.model)
             return StreamedAnswer(
@@ -40,5 +39,5 @@ class AnthropicRoutes:
 
     async def count_tokens(self, http: Request) -> Response:
         request = anthropic.parse_count(await self.door.bodies.json(http.scope, http.receive))
-        count = await self.gateway.count_tokens(admitted(http.scope, request))
+        count = await self.backend.count_tokens(admitted(http.scope, request))
         return json_response(anthropic.count_body(count))

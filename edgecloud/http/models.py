@@ -5,18 +5,17 @@ from __future__ import annotations
 from fastapi import FastAPI, Request, Response
 
 from edgecloud.errors import ModelNotFound
+from edgecloud.http.backend import Backend
 from edgecloud.http.responses import json_response
 from edgecloud.http.routes import add_api
 from edgecloud.wire import openai_models
-
-from ..gateway import Gateway
 
 
 class ModelRoutes:
     """`/v1/models` and `/v1/models/{id}`, also without `/v1`; an id may hold slashes."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self.gateway = gateway
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
 
     def add_to(self, app: FastAPI) -> None:
         """Register the routes."""
@@ -24,11 +23,11 @@ class ModelRoutes:
         add_api(app, "GET", "/models/{model:path}", self.one)
 
     async def list(self, http: Request) -> Response:
-        return json_response(openai_models.list_body(await self.gateway.models()))
+        return json_response(openai_models.list_body(await self.backend.models()))
 
     async def one(self, http: Request) -> Response:
         name: str = http.path_params["model"]
-        cards = await self.gateway.models()
+        cards = await self.backend.models()
         if not name:
             return json_response(openai_models.list_body(cards))
         for card in cards:

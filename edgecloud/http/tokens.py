@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request, Response
 
 from edgecloud.errors import BadRequest
 from edgecloud.http.answer import Door
+from edgecloud.http.backend import Backend
 from edgecloud.http.openai import admitted
 from edgecloud.http.responses import json_response
 from edgecloud.http.routes import add_api
@@ -15,15 +16,13 @@ from edgecloud.wire import fields as read
 from edgecloud.wire import openai_chat
 from edgecloud.wire.fields import Fields
 
-from ..gateway import Gateway
-
 
 class TokenRoutes:
     """`/tokenize` and `/detokenize`, and a chat's `input_tokens`, each with and without `/v1`."""
 
-    def __init__(self, door: Door, gateway: Gateway) -> None:
+    def __init__(self, door: Door, backend: Backend) -> None:
         self.door = door
-        self.gateway = gateway
+        self.backend = backend
 
     def add_to(self, app: FastAPI) -> None:
         """Register the routes."""
@@ -34,7 +33,7 @@ class TokenRoutes:
     async def input_tokens(self, http: Request) -> Response:
         """How many prompt tokens a chat would be charged with."""
         request, _ = openai_chat.parse(await self.door.bodies.json(http.scope, http.receive))
-        count = await self.gateway.count_tokens(admitted(http.scope, request))
+        count = await self.backend.count_tokens(admitted(http.scope, request))
         return json_response({"object": "response.input_tokens", "input_tokens": count})
 
     async def tokenize(self, http: Request) -> Response:
@@ -45,7 +44,7 @@ class TokenRoutes:
         fields = Fields(body)
         if fields.has("messages"):
             request, _ = openai_chat.parse(body)
-            count = await self.gateway.count_tokens(admitted(http.scope, request))
+            count = await self.backend.count_tokens(admitted(http.scope, request))
             return json_response({"count": count, "max_model_len": await self._context(request.model)})
         model = fields.name("model") if fields.has("model") else "auto"
         if fields.has("content"):
@@ -53,7 +52,7 @@ class TokenRoutes:
         else:
             fields.require("prompt")
             text, add_special = fields.text("prompt"), fields.flag("add_special_tokens") is not False
-        ids = await self.gateway.tokenize(
+        ids = await self.backend.tokenize(
             model,
             text or "",
             add_special=add_special,
@@ -65,7 +64,7 @@ class TokenRoutes:
             "tokens": ids,
         }
         if fields.flag("with_pieces") or fields.flag("return_token_strs"):
-            pieces = {token_id: await self.gateway.token_bytes(model, token_id) for token_id in set(ids)}
+            pieces = {token_id: await self.backend.token_bytes(model, token_id) for token_id in set(ids)}
             if fields.flag("with_pieces"):
                 answer["tokens"] = [{"id": token_id, "piece": _piece(pieces[token_id])} for token_id in ids]
             else:
@@ -78,11 +77,11 @@ class TokenRoutes:
         model = fields.name("model") if fields.has("model") else "auto"
         if fields.require("tokens") is not None and not isinstance(fields.get("tokens"), list):
             raise BadRequest("tokens must be a list of token ids.", param="tokens")
-        text = await self.gateway.detokenize(model, read.token_ids(fields.list("tokens") or [], "tokens"))
+        text = await self.backend.detokenize(model, read.token_ids(fields.list("tokens") or [], "tokens"))
         return json_response({"content": text, "prompt": text})
 
     async def _context(self, model: str) -> int | None:
-        for card in await self.gateway.models():
+        for card in await self.backend.models():
             if model == card.id or model in card.aliases:
                 return card.context
         return None

@@ -8,6 +8,7 @@ import time
 from fastapi import FastAPI, Request, Response
 
 from edgecloud.http.answer import Door, StreamedAnswer, WholeAnswer
+from edgecloud.http.backend import Backend
 from edgecloud.http.openai import admitted
 from edgecloud.http.responses import json_response
 from edgecloud.http.routes import add_api
@@ -15,15 +16,13 @@ from edgecloud.http.sse import RESPONSES
 from edgecloud.wire import openai_responses
 from edgecloud.wire.openai_responses_answer import ResponseEvents
 
-from ..gateway import Gateway
-
 
 class ResponsesRoutes:
     """`/v1/responses` and its `input_tokens`, also without `/v1`."""
 
-    def __init__(self, door: Door, gateway: Gateway) -> None:
+    def __init__(self, door: Door, backend: Backend) -> None:
         self.door = door
-        self.gateway = gateway
+        self.backend = backend
 
     def add_to(self, app: FastAPI) -> None:
         """Register the routes."""
@@ -33,7 +32,7 @@ class ResponsesRoutes:
     async def responses(self, http: Request) -> Response:
         call = openai_responses.parse(await self.door.bodies.json(http.scope, http.receive))
         call = dataclasses.replace(call, request=admitted(http.scope, call.request))
-        events = self.gateway.chat(call.request)
+        events = self.backend.chat(call.request)
         encoder = ResponseEvents(call, call.request.model, int(time.time()))
         if call.options.stream:
             return StreamedAnswer(
@@ -44,5 +43,5 @@ class ResponsesRoutes:
     async def input_tokens(self, http: Request) -> Response:
         """How many prompt tokens the response would be charged with."""
         call = openai_responses.parse(await self.door.bodies.json(http.scope, http.receive))
-        count = await self.gateway.count_tokens(admitted(http.scope, call.request))
+        count = await self.backend.count_tokens(admitted(http.scope, call.request))
         return json_response({"object": "response.input_tokens", "input_tokens": count})
