@@ -175,7 +175,7 @@ def remove(name: str, settings: Settings) -> Removed:
 
 
 def _locate(name: str, settings: Settings) -> tuple[Path, str | None]:
-    """The file that a name other than a starter's means, unread, and the name it goes by if not the file's."""
+    """The file that a name means (a starter's aside), unread, and the name it goes by if not the file's."""
     if any(entry.name == name for entry in settings.pool):
         raise BadRequest(f"{name} is a pool: it has no model file here.", param="model")
     if name.startswith("hf:"):

@@ -62,8 +62,9 @@ def plan_memory(info: GgufInfo, settings: LocalSettings, available: int, *, name
         if plan.total > available:
             most = _cells_in(info, settings, available)
             hint = f"--ctx-size {most} would fit" if most >= LEAST_CELLS else "no context would fit"
+            free = megabytes(available)
             raise ModelLoadError(
-                f"{name} does not fit in memory: it takes {plan}, and {megabytes(available)} are free; {hint}."
+                f"{name} does not fit in memory: it takes {plan}, and {free} are free; {hint}."
             )
         return plan
     least = minimum(info, settings)

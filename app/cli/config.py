@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .shell import State, print_json, print_table, print_text
+from .shell import State, print_json, print_table, print_text, warn
 
 if TYPE_CHECKING:
     from edgecloud.settings import Origin
@@ -49,14 +49,20 @@ def show(state: State, keys: tuple[str, ...], as_json: bool) -> None:
         print_table([(row.key, _toml(row.value), row.where or row.source) for row in rows])
 
 
-@config.command("set")
+@config.command("set", context_settings={"ignore_unknown_options": True})  # -1 is a value
 @click.argument("key")
 @click.argument("value")
 def set_(key: str, value: str) -> None:
-    """Set KEY (like server.port) to VALUE in the settings file, keeping its comments."""
+    """Set KEY (like server.port) to VALUE in the settings file, keeping its comments.
+
+    What VALUE names must be what it is named as: an embedder no chat model, a template one that can be read.
+    What isn't there yet is set, with a warning.
+    """
     from edgecloud.settings import set_value
 
-    set_value(key, value)
+    from .findings import check
+
+    set_value(key, value, check=lambda settings: check(key, settings, warn))
 
 
 @config.command()
@@ -83,9 +89,9 @@ def _template(rows: Sequence[Origin]) -> str:
             lines += ["", f"[{section}]"]
         # A list of tables has no place among the plain keys, and no default to show.
         if name != "pool":
-            lines.append(
-                f"# {name} = {_toml(row.value)}" + (f"  # {row.description}" if row.description else "")
-            )
+            # TOML has no null: a setting that is nothing by default stays a comment.
+            default = f"# {name} is not set" if row.value is None else f"{name} = {_toml(row.value)}"
+            lines.append(f"# {default}" + (f"  # {row.description}" if row.description else ""))
     return "\n".join(lines) + "\n"
 
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from edgecloud.errors import EdgeCloudError
+from edgecloud.errors import EdgeCloudError, NotFound, StorageError
+from edgecloud.units import MB, megabytes, size
 
+from . import findings
 from .shell import State, print_json, print_table
 
 if TYPE_CHECKING:
@@ -46,27 +48,35 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
 def run_checks(state: State) -> Iterator[Check]:
     """Every check, each for itself: one that breaks down is a finding, not the end."""
+    from edgecloud.settings import stray_variables
+
     try:
         settings = state.settings()
     except EdgeCloudError as error:
         yield Check("settings", "fail", error.message)
         return
     yield Check("settings", "ok", _settings_detail())
-    checks: dict[str, Callable[[Settings], tuple[Verdict, str]]] = {
+    for name in stray_variables():
+        yield Check("environment", "warn", f"{name} is no setting of edgecloud's.")
+    checks: dict[str, Callable[[Settings], str]] = {
         "offline": _offline,
-        "model": _model,
+        "model": findings.model,
+        "chat template": findings.chat_template,
         "llama.cpp": _binding,
         "threads": _threads,
         "memory": _memory,
-        "embedder": _embedder,
+        "embedder": findings.embedder,
         "history": _history,
+        "address": findings.address,
         "server": _server,
     }
     for name, check in checks.items():
         try:
-            yield Check(name, *check(settings))
+            yield Check(name, "ok", check(settings))
         except EdgeCloudError as error:
-            yield Check(name, "warn" if name == "embedder" else "fail", error.message)
+            # Without an embedder there are answers; one that is none is a mistake.
+            missing = name == "embedder" and isinstance(error, NotFound)
+            yield Check(name, "warn" if missing else "fail", error.message)
         except Exception as error:
             yield Check(name, "fail", f"The check broke down: {type(error).__name__}: {error}.")
 
@@ -78,79 +88,62 @@ def _settings_detail() -> str:
     return str(path) if path.exists() else f"defaults; {path} does not exist"
 
 
-def _offline(settings: Settings) -> tuple[Verdict, str]:
-    return "ok", "on: only this machine is connected to" if settings.offline else "off"
+def _offline(settings: Settings) -> str:
+    return "on: only this machine is connected to" if settings.offline else "off"
 
 
-def _model(settings: Settings) -> tuple[Verdict, str]:
-    pool = next((entry for entry in settings.pool if entry.name == settings.model), None)
-    if pool is not None:
-        verdict: Verdict = "fail" if settings.offline and not pool.local else "ok"
-        return verdict, f"{pool.name}: {pool.model} at {pool.url}"
-    from edgecloud.models import resolve
-
-    file = resolve(settings.model, settings)
-    variant = f", {file.variant}" if file.variant else ""
-    return "ok", f"{file.name}{variant}, {file.size / 2**20:,.0f} MB, {file.path}"
-
-
-def _binding(settings: Settings) -> tuple[Verdict, str]:
+def _binding(settings: Settings) -> str:
     from importlib.metadata import version
 
     from ...local_engine import llama
 
     offload = "with GPU offload" if llama.supports_gpu() else "CPU only"
-    return "ok", f"llama-cpp-python {version('llama-cpp-python')}, {offload}"
+    return f"llama-cpp-python {version('llama-cpp-python')}, {offload}"
 
 
-def _threads(settings: Settings) -> tuple[Verdict, str]:
+def _threads(settings: Settings) -> str:
     from ...local_engine.threads import choose_threads
 
-    return "ok", choose_threads(settings.local.threads).reason
+    return choose_threads(settings.local.threads).reason
 
 
-def _memory(settings: Settings) -> tuple[Verdict, str]:
+def _memory(settings: Settings) -> str:
     from edgecloud import gguf
     from edgecloud.models import resolve
 
-    from ...local_engine.fit import MB, available_memory, plan_memory
+    from ...local_engine.fit import available_memory, plan_memory
 
     available = available_memory()
     if any(entry.name == settings.model for entry in settings.pool):
-        return "ok", f"{available // MB:,} MB free"
+        return f"{megabytes(available)} are free"
     file = resolve(settings.model, settings)
     budget = settings.local.memory_budget_mb * MB or available
     plan = plan_memory(gguf.read_info(file.path), settings.local, budget, name=file.name)
-    return "ok", f"{file.name} takes {plan.total // MB:,} MB ({plan}); {budget // MB:,} MB are free"
+    return f"{file.name} takes {plan}; {megabytes(budget)} are free"
 
 
-def _embedder(settings: Settings) -> tuple[Verdict, str]:
-    from edgecloud.models import resolve
-
-    file = resolve(settings.embedder, settings)
-    return "ok", f"{file.name}, {file.path}"
-
-
-def _history(settings: Settings) -> tuple[Verdict, str]:
+def _history(settings: Settings) -> str:
     from edgecloud.settings import data_dir
     from edgecloud.storage import check_database
 
     path = data_dir() / "edgecloud.db"
     if not settings.history.enabled:
-        return "ok", "off"
+        return "off"
     if not path.exists():
         folder = next(parent for parent in path.parents if parent.exists())
         writable = os.access(folder, os.W_OK)
-        return ("ok", f"none yet; {path}") if writable else ("fail", f"{folder} cannot be written.")
+        if not writable:
+            raise StorageError(f"{folder} cannot be written.")
+        return f"none yet; {path}"
     check_database(path)
-    return "ok", f"{path.stat().st_size / 2**20:,.1f} MB, {path}"
+    return f"{size(path.stat().st_size)}, {path}"
 
 
-def _server(settings: Settings) -> tuple[Verdict, str]:
+def _server(settings: Settings) -> str:
     from ..client import connect
 
     client = asyncio.run(connect())
     if client is None:
-        return "ok", "not running"
+        return "not running"
     pong = asyncio.run(client.ping())
-    return "ok", f"running at {pong.get('url')}, process {pong.get('pid')}"
+    return f"running at {pong.get('url')}, process {pong.get('pid')}"

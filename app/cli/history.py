@@ -111,13 +111,17 @@ def rm(state: State, chats: tuple[str, ...], everything: bool, yes: bool, as_jso
 
 
 def _tell(removal: Removal) -> None:
-    print_text(f"Removed {removal.num_chats} chats with {removal.num_messages} messages.")
+    print_text(f"Removed {_count(removal.num_chats, 'chat')} with {_count(removal.num_messages, 'message')}.")
     if not removal.purged:
         # A promise not kept yet is not mere talk: it is said to scripts too.
         print_text(
             "Another program is still reading the database, so parts of the text are still in its files; "
             "they are wiped when edgecloud next starts."
         )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _find(state: State, name: str | None) -> Chat:

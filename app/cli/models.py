@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgecloud.units import size
+
 from .shell import State, neutral, note, print_json, print_table, print_text, write
 
 if TYPE_CHECKING:
@@ -74,9 +76,7 @@ def info(state: State, name: str | None, as_json: bool) -> None:
     if as_json:
         print_json(facts)
     else:
-        facts["size"] = size(model.size)
-        shown = {key.replace("_", " "): str(value) for key, value in facts.items() if value not in (None, "")}
-        print_table(list(shown.items()))
+        print_table([(key.replace("_", " "), value) for key, value in _in_words(facts).items()])
 
 
 @models.command()
@@ -114,10 +114,15 @@ def rm(state: State, name: str) -> None:
 def default(state: State, name: str | None) -> None:
     """Choose the model that answers (or, if it is one, the embedder); without NAME, show it."""
     from edgecloud.models import set_default
+    from edgecloud.settings import set_value
 
     settings = state.settings()
     if name is None:
         print_text(settings.model)
+        return
+    if any(entry.name == name for entry in settings.pool):
+        set_value("model", name)
+        note(f"{name} is now the default model.")
         return
     model = set_default(name, settings)
     note(f"{model.name} is now the default {'model' if model.kind == 'chat' else 'embedder'}.")
@@ -191,11 +196,6 @@ def print_tuning(result: Tuning) -> None:
         print_text(f"The {result.kept} copy is used from now on; edgecloud models tune --undo takes it back.")
 
 
-def size(num_bytes: int) -> str:
-    """`98 MB`, `4.37 GB`."""
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
-
-
 def _role(model: ModelFile, default_model: str, embedder: str) -> str:
     names = (model.name, str(model.path))
     return "default" if default_model in names else "embedder" if embedder in names else ""
@@ -230,6 +230,29 @@ def _gguf_facts(model: ModelFile) -> dict[str, Any]:
         "fingerprint": fingerprint(model.path),
         "tuned": _measured(model.path) if model.variant else None,
     }
+
+
+def _in_words(facts: dict[str, Any]) -> dict[str, str]:
+    """The facts that are known, as a person reads them."""
+    shown: dict[str, str] = {}
+    for key, value in facts.items():
+        match key, value:
+            case _, None | "":
+                continue
+            case "size", _:
+                shown[key] = size(value)
+            case "kv_bytes_per_token", _:
+                whole = (
+                    f", {size(value * facts['context'])} for its whole context" if facts["context"] else ""
+                )
+                shown["memory of a chat"] = f"{size(value)} a token{whole}"
+            case "chat_template", _:
+                shown[key] = "yes" if value else "none: for completions only"
+            case _, int():
+                shown[key] = f"{value:,}"
+            case _:
+                shown[key] = str(value)
+    return shown
 
 
 def _measured(copy: Path) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -34,13 +34,19 @@ class State:
     offline: bool = False
     debug: bool = False
     open_gateway: OpenGateway = open_gateway_quietly
+    _warned_of: set[str] = field(default_factory=set)
 
     def settings(self, **flags: Any) -> Settings:
         """The settings under the flags of this run, by dotted key with `__` for the dot."""
-        from edgecloud.settings import load
+        from edgecloud.settings import load, stray_variables
 
         overrides = {key.replace("__", "."): value for key, value in flags.items()}
-        return load({"offline": True if self.offline else None, **overrides})
+        settings = load({"offline": True if self.offline else None, **overrides})
+        for name in stray_variables():
+            if name not in self._warned_of:
+                self._warned_of.add(name)
+                warn(f"{name} is no setting of edgecloud's; `edgecloud config show` lists them all.")
+        return settings
 
     def history(self) -> History:
         """The user's history, with what crashed processes left put right."""
@@ -114,6 +120,11 @@ def complain(message: str, exit_code: int) -> int:
     line = " ".join(message.split())
     write(sys.stderr, neutral(f"edgecloud: {line}", is_terminal=True) + "\n")
     return exit_code
+
+
+def warn(message: str) -> None:
+    """Say on stderr, in one line, what does not stop the command and must be seen all the same."""
+    complain(f"warning: {message}", 0)
 
 
 def print_text(text: str) -> None:

@@ -7,6 +7,8 @@ import stat
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from .shell import edgecloud
 
 
@@ -33,7 +35,7 @@ def test_show_tells_where_each_value_came_from_and_masks_secrets(tmp_path: Path)
 def test_show_of_a_section_and_of_nothing(tmp_path: Path) -> None:
     assert edgecloud(tmp_path, "config", "show", "history").stdout.count(b"\n") == 2
     unknown = edgecloud(tmp_path, "config", "show", "histroy")
-    assert unknown.returncode == 1
+    assert unknown.returncode == 2
     assert b"There is no setting 'histroy'" in unknown.stderr
 
 
@@ -51,6 +53,59 @@ def test_a_wrong_value_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.decode() == (
         "edgecloud: There is no setting 'server.prot' (in `config set`); did you mean 'server.port'?\n"
     )
+
+
+def test_a_negative_number_is_a_value(tmp_path: Path) -> None:
+    assert edgecloud(tmp_path, "config", "set", "local.gpu_layers", "-1").returncode == 0
+    assert tomllib.loads((tmp_path / "config.toml").read_text()) == {"local": {"gpu_layers": -1}}
+
+    refused = edgecloud(tmp_path, "config", "set", "local.parallel", "-1")
+    assert (refused.returncode, refused.stderr.decode()) == (
+        2,
+        "edgecloud: local.parallel must be greater than or equal to 1, not -1: "
+        "change it in `edgecloud config set local.parallel -1`.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "part"),
+    [
+        ("server.host", "", "server.host must be an address"),
+        ("server.host", "203.0.113.9", "203.0.113.9"),
+        ("embedder", "smollm2", "smollm2 is a chat model and gives no embeddings"),
+        ("model", "minilm", "minilm is an embedding model and can't chat"),
+        ("local.chat_template", "broken.jinja", "is broken in line 1"),
+        ("local.chat_template", ".", "can't be read: Is a directory"),
+    ],
+)
+def test_what_is_there_and_wrong_is_not_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: str, part: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.jinja").write_text("{% if %}")
+
+    done = edgecloud(tmp_path, "config", "set", key, value)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert part in done.stderr.decode()
+    assert done.stderr.count(b"\n") == 1
+    assert not (tmp_path / "config.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "part"),
+    [
+        ("model", "nope", "There is no model named 'nope'"),
+        ("model", "hf:a/b-GGUF:Q4_0", "edgecloud models pull hf:a/b-GGUF:Q4_0"),
+        ("local.chat_template", "/nope", "There is no chat template /nope"),
+    ],
+)
+def test_what_is_not_there_yet_is_set_with_a_warning(tmp_path: Path, key: str, value: str, part: str) -> None:
+    done = edgecloud(tmp_path, "config", "set", key, value)
+
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert done.stderr.decode().startswith("edgecloud: warning: ")
+    assert part in done.stderr.decode()
+    assert json.loads(edgecloud(tmp_path, "config", "show", key, "--json").stdout)[key]["value"] == value
 
 
 def test_edit_begins_with_every_default_as_a_comment(tmp_path: Path) -> None:

@@ -30,9 +30,8 @@ def test_a_healthy_machine(tmp_path: Path) -> None:
     assert "none yet" in found["history"][1]
 
     text = edgecloud(tmp_path, "doctor").stdout.decode()
-    assert [line.split()[:2] for line in text.splitlines()] == [
-        [verdict, name] for name, (verdict, _) in found.items()
-    ]
+    shown = [(line.split()[0], line[4:].split("  ")[0]) for line in text.splitlines()]
+    assert shown == [(verdict, name) for name, (verdict, _) in found.items()]
 
 
 def test_each_trouble_is_found_beside_the_others(tmp_path: Path) -> None:
@@ -49,6 +48,36 @@ def test_each_trouble_is_found_beside_the_others(tmp_path: Path) -> None:
     assert found["embedder"][0] == "warn"
     assert "no model named 'nope'" in found["model"][1]
     assert "damaged" in found["history"][1]
+
+
+def test_settings_that_name_what_they_should_not_are_found(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        "embedder = 'smollm2'\n[local]\nchat_template = '/nope'\n[server]\nhost = '203.0.113.9'\n"
+    )
+
+    code, found = findings(tmp_path)
+    assert code == 1
+    failed = {name: detail for name, (verdict, detail) in found.items() if verdict == "fail"}
+    assert failed.keys() == {"embedder", "chat template", "address"}
+    assert "smollm2 is a chat model" in failed["embedder"]
+    assert "There is no chat template /nope" in failed["chat template"]
+    assert "203.0.113.9" in failed["address"]
+
+
+def test_an_embedder_as_the_model_is_found(tmp_path: Path) -> None:
+    code, found = findings(tmp_path, EDGECLOUD_MODEL="minilm")
+
+    assert code == 1
+    assert "minilm is an embedding model and can't chat" in found["model"][1]
+
+
+def test_a_variable_that_is_no_setting_is_told_of(tmp_path: Path) -> None:
+    done = edgecloud(tmp_path, "doctor", "--json", EDGECLOUD_BOGUS="1")
+
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["environment"]["verdict"] == "warn"
+    assert "EDGECLOUD_BOGUS" in checks["environment"]["detail"]
+    assert b"warning: EDGECLOUD_BOGUS is no setting" in done.stderr
 
 
 def test_wrong_settings_are_the_only_finding(tmp_path: Path) -> None:

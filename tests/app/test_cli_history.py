@@ -74,7 +74,7 @@ def test_export_to_a_private_file_that_is_new(tmp_path: Path, chats: list[str]) 
 def test_rm_removes_the_named_and_leaves_no_trace(tmp_path: Path, chats: list[str]) -> None:
     done = edgecloud(tmp_path, "history", "rm", chats[0])
 
-    assert done.stdout == b"Removed 1 chats with 2 messages.\n"
+    assert done.stdout == b"Removed 1 chat with 2 messages.\n"
     files = list((tmp_path / "data").glob("edgecloud.db*"))
     assert not [file for file in files if b"scatters" in file.read_bytes()]
     assert b"the sea" in edgecloud(tmp_path, "history", "list").stdout
@@ -109,9 +109,9 @@ def test_rm_of_everything_needs_a_yes(tmp_path: Path, chats: list[str]) -> None:
     [
         (["rm"], 2, "Name the chats"),
         (["rm", "--all", "chat-1"], 2, "Name the chats"),
-        (["rm", "chat-nope"], 1, "There is no chat 'chat-nope'"),
-        (["show", "chat-nope"], 1, "There is no chat 'chat-nope'"),
-        (["show"], 1, "There are no chats yet"),
+        (["rm", "chat-nope"], 2, "There is no chat 'chat-nope'"),
+        (["show", "chat-nope"], 2, "There is no chat 'chat-nope'"),
+        (["show"], 2, "There are no chats yet"),
         (["search"], 2, "WORDS"),
     ],
 )

@@ -45,8 +45,11 @@ def test_info_describes_the_default_and_a_named_model(tmp_path: Path) -> None:
     assert facts["kv_bytes_per_token"] == 23_040
 
     shown = out(tmp_path, "info", str(write_gguf(tmp_path / "a.gguf")))
-    assert "architecture        llama" in shown
-    assert "context             512" in shown
+    assert "architecture      llama" in shown
+    assert "context           512" in shown
+    assert "chat template" in shown
+    assert "True" not in shown
+    assert "23 kB a token, 189 MB for its whole context" in out(tmp_path, "info")
     assert "minilm" in out(tmp_path, "info", "minilm")
 
 
@@ -82,8 +85,10 @@ def test_what_goes_wrong_is_one_line_and_a_code(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF")
     expected = {
         ("info", "nope"): (2, "There is no model named 'nope'"),
-        ("info", str(tmp_path / "broken.gguf")): (1, "broken.gguf is truncated or damaged"),
-        ("default", str(tmp_path / "gone.gguf")): (1, "There is no file gone.gguf"),
+        ("info", str(tmp_path / "broken.gguf")): (2, "broken.gguf is truncated or damaged"),
+        ("info", "hf:a/b-GGUF:Q4_0"): (2, "edgecloud models pull hf:a/b-GGUF:Q4_0"),
+        ("default", str(tmp_path / "gone.gguf")): (2, f"There is no file {tmp_path}/gone.gguf"),
+        ("rm", str(tmp_path / "broken.gguf")): (2, "delete the file itself"),
         ("rm", "smollm2"): (2, "not ours to delete"),
         ("pull", "smollm2"): (2, "write hf:owner/repo:QUANT"),
         ("tune", "minilm"): (2, "only chat models are tuned"),
@@ -95,6 +100,14 @@ def test_what_goes_wrong_is_one_line_and_a_code(tmp_path: Path) -> None:
         assert words in done.stderr.decode()
         assert done.stderr.count(b"\n") == 1
         assert done.stdout == b""
+
+
+def test_a_pool_can_be_the_default(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("[[pool]]\nname = 'big'\nurl = 'http://x/v1'\nmodel = 'm'\n")
+
+    assert out(tmp_path, "default", "big") == ""
+    assert out(tmp_path, "default") == "big\n"
+    assert edgecloud(tmp_path, "models", "list").stderr == b""
 
 
 def test_offline_nothing_is_pulled(tmp_path: Path) -> None:

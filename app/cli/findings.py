@@ -1,0 +1,104 @@
+"""What can be wrong with a setting beyond its type: the model, the file, the address that it names.
+
+`doctor` runs the checks, and `config set` the one of its key. Each returns what was found, in words, or
+raises: `NotFound` for what isn't there yet, any other `EdgeCloudError` for what is there and wrong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgecloud.errors import ConfigError, EdgeCloudError, ModelLoadError, NoPermittedRoute, NotFound
+from edgecloud.units import size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgecloud.settings import Settings
+
+
+def model(settings: Settings) -> str:
+    """The model that `auto` means."""
+    from edgecloud.models import resolve
+
+    pool = next((entry for entry in settings.pool if entry.name == settings.model), None)
+    if pool is not None:
+        if settings.offline and not pool.local:
+            raise NoPermittedRoute(f"{pool.name} is not on this machine and offline mode is on.")
+        return f"{pool.name}: {pool.model} at {pool.url}"
+    file = resolve(settings.model, settings)
+    if file.kind != "chat":
+        raise ConfigError(
+            f"{settings.model} is an embedding model and can't chat: "
+            f"`edgecloud config set embedder {settings.model}` makes it the embedder."
+        )
+    variant = f", {file.variant}" if file.variant else ""
+    return f"{file.name}{variant}, {size(file.size)}, {file.path}"
+
+
+def embedder(settings: Settings) -> str:
+    """The model that turns text into vectors."""
+    from edgecloud.models import resolve
+
+    file = resolve(settings.embedder, settings)
+    if file.kind != "embedding":
+        raise ConfigError(
+            f"{settings.embedder} is a chat model and gives no embeddings: set embedder to minilm, "
+            "or to a GGUF embedding model."
+        )
+    return f"{file.name}, {size(file.size)}, {file.path}"
+
+
+def chat_template(settings: Settings) -> str:
+    """The file that replaces the model's own template."""
+    from pathlib import Path
+
+    from edgecloud.templates import ChatTemplate
+
+    name = settings.local.chat_template
+    if not name:
+        return "the model's own"
+    try:
+        source = Path(name).expanduser().read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotFound(f"There is no chat template {name}: no model can chat until there is.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ConfigError(f"The chat template {name} can't be read: {reason}.") from error
+    try:
+        ChatTemplate(source)
+    except ModelLoadError as error:
+        raise ConfigError(
+            error.message.replace("The model's chat template", f"The template {name}")
+        ) from error
+    return name
+
+
+def address(settings: Settings) -> str:
+    """Whether `serve` could listen where it is told to; the port may be its own, so any is tried."""
+    from edgecloud.http.server import listen
+
+    for listener in listen(settings.server.host, 0):
+        listener.close()
+    return f"{settings.server.host}, port {settings.server.port}"
+
+
+CHECKS: dict[str, Callable[[Settings], str]] = {
+    "model": model,
+    "embedder": embedder,
+    "local.chat_template": chat_template,
+    "server.host": address,
+}
+"""By the setting that each is about."""
+
+
+def check(key: str, settings: Settings, warn: Callable[[str], None]) -> None:
+    """Refuse what is wrong with one setting (`ConfigError`); warn of what it names and isn't there yet."""
+    if key not in CHECKS:
+        return
+    try:
+        CHECKS[key](settings)
+    except NotFound as error:
+        warn(error.message)
+    except EdgeCloudError as error:
+        raise ConfigError(error.message) from error
