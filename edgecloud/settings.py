@@ -13,8 +13,8 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import sys
 import tomllib
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -296,11 +296,11 @@ def runtime_dir() -> Path:
     override = os.environ.get("EDGECLOUD_RUNTIME")
     if override:
         return Path(override)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        folder = Path(platformdirs.user_runtime_dir(APP))
-    # It warns when all it has is a guessable name in /tmp, which another user may have taken.
-    return data_dir() / "run" if caught else folder
+    if sys.platform == "darwin":
+        return Path(platformdirs.user_runtime_dir(APP))
+    # Not what platformdirs falls back to, a guessable name in /tmp, which another user may have taken.
+    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")
+    return folder / APP if os.access(folder, os.W_OK) else data_dir() / "run"
 
 
 # ---------------------------------------------------------------------------------------------- loading
