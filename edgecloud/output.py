@@ -103,7 +103,8 @@ class ChoiceOutput:
         if self._done:
             return []
         deltas: list[Delta] = []
-        if self.stopped is None:
+        if self.stopped is None and reason != "length":
+            # What the limit cut is no broken character: the rest of it was never drawn.
             deltas += self._advance(self._utf8.finish())
         if self.stopped is None and self._matcher is not None:
             deltas += self._show(self._matcher.flush())

@@ -81,6 +81,12 @@ class TestPlainText:
     def test_half_a_character_at_the_end_is_shown_before_the_end(self):
         assert run([b"a", b"\xe2\x82"]) == [TextDelta("a"), TextDelta("\ufffd"), ChoiceDone(0, "stop")]
 
+    def test_a_character_that_the_limit_cut_is_left_out(self):
+        deltas = run([b"a", b"\xe2\x82"], reason="length", with_logprobs=True)
+        assert text_of(deltas) == "a"
+        assert tokens_of(deltas) == [("a", ["a"])]
+        assert deltas[-1] == ChoiceDone(0, "length")
+
     def test_a_token_without_text_makes_no_delta_and_is_counted_with_the_next(self):
         assert run([b"", b"a"]) == [TextDelta("a", num_tokens=2), ChoiceDone(0, "stop")]
 
@@ -120,7 +126,7 @@ class TestStops:
     def test_a_stop_that_only_the_last_broken_character_completes_is_found(self):
         output = ChoiceOutput(0, stops=("\ufffd",))
         assert output.push(b"a\xe2") == [TextDelta("a")]
-        assert output.finish("length") == [ChoiceDone(0, "stop", "\ufffd")]
+        assert output.finish("stop") == [ChoiceDone(0, "stop", "\ufffd")]
 
     @given(
         st.text(alphabet="abE", max_size=30),
