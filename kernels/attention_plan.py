@@ -1,0 +1,176 @@
+"""What attention over a paged cache must know of a step, worked out once and used by every layer.
+
+A step is a flat batch: sequence i owns the query rows `offsets[i]` to `offsets[i + 1]`, which are the last
+tokens of its `context_lens[i]` tokens; its keys are in the blocks of `block_tables[i]`. One row is a
+decode, more are a chunk of a prompt or drafts to verify. A row at position p sees keys p - window + 1 to p,
+or 0 to p without window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+
+from .dispatch import cdiv, require
+
+
+class Group(NamedTuple):
+    """Sequences that one call of torch's attention answers on a CPU: decodes of like length, or one chunk.
+
+    `rows` are their query rows `[sequences * queries]`, `slots` `[sequences * keys]` the keys, `mask`
+    `[sequences, 1, queries, keys]` is added to the scores; None means causal from the first key on.
+    """
+
+    rows: torch.Tensor
+    num_queries: int
+    num_keys: int
+    slots: torch.Tensor
+    mask: torch.Tensor | None
+
+
+class DeviceTables(NamedTuple):
+    """The plan on a device, int32: `block_tables` `[sequences, width]`, `context_lens` and `offsets`, and
+    which sequences are decodes and which are chunks, as indices into them.
+    """
+
+    block_tables: torch.Tensor
+    context_lens: torch.Tensor
+    offsets: torch.Tensor
+    decodes: torch.Tensor
+    chunks: torch.Tensor
+    max_context: int
+    max_chunk: int
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """Made by `plan_attention`. What a form of the kernels needs is derived at its first use."""
+
+    offsets: Sequence[int]
+    context_lens: Sequence[int]
+    block_tables: Sequence[Sequence[int]]
+    block_size: int
+    window: int | None
+    device: torch.device
+
+    @property
+    def num_tokens(self) -> int:
+        """Query rows of the whole step."""
+        return self.offsets[-1]
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.context_lens)
+
+    def first_key(self, sequence: int) -> int:
+        """Position of the oldest key that any query of this sequence sees."""
+        num_queries = self.offsets[sequence + 1] - self.offsets[sequence]
+        return max(0, self.context_lens[sequence] - num_queries + 1 - self.window) if self.window else 0
+
+    def slots(self, sequence: int, start: int, end: int) -> list[int]:
+        """Where the keys at positions `start` to `end` are, as block * block_size + offset."""
+        size, table = self.block_size, self.block_tables[sequence]
+        found: list[int] = []
+        for page in range(start // size, cdiv(end, size)):
+            base = table[page] * size - page * size
+            found.extend(range(base + max(start, page * size), base + min(end, page * size + size)))
+        return found
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """Decodes whose keys, rounded up, are equally many share a group: a row's result then depends on
+        its own length and never on its neighbours."""
+        decodes: dict[int, list[int]] = {}
+        groups: list[Group] = []
+        for sequence, context in enumerate(self.context_lens):
+            num_queries = self.offsets[sequence + 1] - self.offsets[sequence]
+            if num_queries == 1:
+                decodes.setdefault(_round_up(context - self.first_key(sequence)), []).append(sequence)
+            elif num_queries > 1:
+                groups.append(self._chunk(sequence))
+        return (*(self._decodes(num_keys, members) for num_keys, members in decodes.items()), *groups)
+
+    def _decodes(self, num_keys: int, members: list[int]) -> Group:
+        slots: list[int] = []
+        lengths: list[int] = []
+        for sequence in members:
+            own = self.slots(sequence, self.first_key(sequence), self.context_lens[sequence])
+            lengths.append(len(own))
+            # Padding reads a live slot: stale memory may hold NaN, and 0 * NaN would reach the sum.
+            slots += own + own[-1:] * (num_keys - len(own))
+        dead = torch.arange(num_keys) >= torch.tensor(lengths).unsqueeze(1)
+        mask = torch.zeros(dead.shape).masked_fill_(dead, float("-inf"))[:, None, None]
+        rows = torch.tensor([self.offsets[sequence] for sequence in members])
+        return Group(rows, 1, num_keys, torch.tensor(slots), mask)
+
+    def _chunk(self, sequence: int) -> Group:
+        rows = torch.arange(self.offsets[sequence], self.offsets[sequence + 1])
+        first, end = self.first_key(sequence), self.context_lens[sequence]
+        slots = torch.tensor(self.slots(sequence, first, end))
+        mask = None
+        if self.window or len(rows) != end:
+            keys = torch.arange(first, end)
+            queries = torch.arange(end - len(rows), end).unsqueeze(1)
+            dead = keys > queries
+            if self.window:
+                dead |= keys <= queries - self.window
+            mask = torch.zeros(dead.shape).masked_fill_(dead, float("-inf"))[None, None]
+        return Group(rows, len(rows), end - first, slots, mask)
+
+    @cached_property
+    def tables(self) -> DeviceTables:
+        """For the Triton kernels. Tables are as wide as the longest; their tails are never read."""
+        counts = [end - start for start, end in zip(self.offsets, self.offsets[1:], strict=False)]
+        width = max((len(table) for table in self.block_tables), default=0)
+        padded = [[*table, *[0] * (width - len(table))] for table in self.block_tables]
+
+        def device(numbers: list[int]) -> torch.Tensor:
+            return torch.tensor(numbers, dtype=torch.int32, device=self.device)
+
+        return DeviceTables(
+            torch.tensor(padded, dtype=torch.int32, device=self.device).reshape(len(padded), width),
+            device(list(self.context_lens)),
+            device(list(self.offsets)),
+            device([i for i, count in enumerate(counts) if count == 1]),
+            device([i for i, count in enumerate(counts) if count > 1]),
+            max(self.context_lens, default=0),
+            max((count for count in counts if count > 1), default=0),
+        )
+
+
+def plan_attention(
+    offsets: Sequence[int],
+    context_lens: Sequence[int],
+    block_tables: Sequence[Sequence[int]],
+    block_size: int,
+    *,
+    window: int | None = None,
+    device: torch.device | str = "cpu",
+) -> AttentionPlan:
+    """The plan of one step; see this module for the meaning of each.
+
+    `context_lens` count the step's own tokens, whose keys must be written before attention is asked. Block
+    tables may be longer than needed. Raises `ValueError` where the numbers contradict each other.
+    """
+    require(len(offsets) == len(context_lens) + 1 == len(block_tables) + 1, "One offset more than sequences.")
+    require(window is None or window >= 1, f"A window holds at least one token, not {window}.")
+    for i, (context, table) in enumerate(zip(context_lens, block_tables, strict=True)):
+        num_queries = offsets[i + 1] - offsets[i]
+        require(
+            0 <= num_queries <= context and cdiv(context, block_size) <= len(table),
+            f"Sequence {i} has {num_queries} queries, {context} tokens, {len(table)} blocks of {block_size}.",
+        )
+    return AttentionPlan(offsets, context_lens, block_tables, block_size, window, torch.device(device))
+
+
+def _round_up(num_keys: int) -> int:
+    """In steps that grow with the length, so that lengths near each other share a group and few keys are
+    idle."""
+    step = 32
+    while num_keys > 8 * step:
+        step *= 2
+    return cdiv(num_keys, step) * step

@@ -1,0 +1,177 @@
+"""Drawing the next token of each row, without sorting the vocabulary.
+
+    z = logits / temperature; keep the top_k largest; of these the smallest set with mass >= top_p;
+    of these the ones with p >= min_p * max(p); draw argmax over the kept of z[v] + g(seed, position, v)
+
+where g = -log(-log(u)) is Gumbel noise (Gumbel-max: the argmax is distributed as softmax(z)), and u comes
+from a hash of the row's seed, the token's position in its text and the token id. So a draw depends on
+nothing else: not on the batch, nor on what was drawn before it. Among equal values the lower id comes
+first, everywhere. Temperature 0 is the argmax; top_k 0, top_p 1 and min_p 0 keep everything.
+
+`logits` is `[rows, vocabulary]` fp32. A row with a NaN, or with no finite logit, has no answer: its token
+is -1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from .dispatch import on_triton, require
+
+NOISE_RANGE = 21.0
+"""Above the largest minus the smallest g that 24 bits of u can give (17.33 + 2.86): a token whose z is that
+far below the row's largest can't win, so its noise needs no computing."""
+
+
+class Sampling(NamedTuple):
+    """How each row is drawn, all `[rows]`: temperature, top_p and min_p fp32, top_k int32, seed and position
+    int64."""
+
+    temperature: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+    seed: torch.Tensor
+    position: torch.Tensor
+
+
+def sample_reference(logits: torch.Tensor, how: Sampling) -> torch.Tensor:
+    """By sorting, in fp64, a row at a time."""
+    drawn = []
+    for row, z in enumerate(logits.double()):
+        if z.isnan().any() or z.max() in (float("inf"), -float("inf")):
+            drawn.append(-1)
+        elif how.temperature[row] == 0:
+            drawn.append(int(z.argmax()))
+        else:
+            kept = kept_reference(z, *(float(each[row]) for each in how[:4]))
+            noise = gumbel(how.seed[row], how.position[row], kept).double()
+            best = z[kept] / how.temperature[row].double() + noise
+            drawn.append(int(kept[best == best.max()].min()))
+    return torch.tensor(drawn)
+
+
+def kept_reference(
+    z: torch.Tensor, temperature: float, top_k: float, top_p: float, min_p: float
+) -> torch.Tensor:
+    """The ids that one row's filters leave, by falling logit; `z` is the row in fp64."""
+    values, ids = torch.sort(z / temperature, descending=True, stable=True)
+    if top_k > 0:
+        values, ids = values[: int(top_k)], ids[: int(top_k)]
+    p = torch.softmax(values, 0)
+    if top_p < 1:
+        num_kept = int((p.cumsum(0) < top_p).sum()) + 1
+        p, ids = p[:num_kept], ids[:num_kept]
+    return ids[p >= min_p * p[0]]
+
+
+def uniform(seed: torch.Tensor, position: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
+    """u in (0, 1), fp32, from 24 bits of a hash of three int64: MurmurHash3's finalizer over 32-bit words."""
+    h = _mix((seed & 0xFFFFFFFF) ^ 0x9E3779B9)
+    h = _mix(h ^ ((seed >> 32) & 0xFFFFFFFF))
+    h = _mix(h ^ (position & 0xFFFFFFFF))
+    h = _mix(h ^ (token & 0xFFFFFFFF))
+    return ((h >> 8).float() + 0.5) * 2.0**-24
+
+
+def gumbel(seed: torch.Tensor, position: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
+    return -torch.log(-torch.log(uniform(seed, position, token)))
+
+
+def _mix(h: torch.Tensor) -> torch.Tensor:
+    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return h ^ (h >> 16)
+
+
+def sample_cpu(logits: torch.Tensor, how: Sampling) -> torch.Tensor:
+    """Greedy rows at once. Of the others, only the few tokens that can be drawn are filtered and sorted."""
+    drawn, largest = argmax_rows(logits)
+    # A NaN makes the row's largest a NaN; without a finite logit it is infinite.
+    drawn.masked_fill_(~largest.isfinite(), -1)
+    settings = zip(*(each.tolist() for each in how), strict=True)
+    for row, (temperature, top_k, top_p, min_p, seed, position) in enumerate(settings):
+        if temperature > 0 and drawn[row] >= 0:
+            drawn[row] = _draw(logits[row], largest[row], temperature, top_k, top_p, min_p, seed, position)
+    return drawn
+
+
+def argmax_rows(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The lowest id of each row's largest value, and that value: first the largest of each 64, which is fast.
+    (`torch.argmax` over a long row is not vectorised.)"""
+    rows, size = logits.shape
+    if size % 64:
+        largest = logits.amax(1)
+        return logits.argmax(1), largest
+    parts = logits.view(rows, -1, 64)
+    tops = parts.amax(2)
+    largest, part = tops.amax(1), tops.argmax(1)
+    within = parts[torch.arange(rows, device=logits.device), part].argmax(1)
+    return part * 64 + within, largest
+
+
+def _draw(
+    logits: torch.Tensor,
+    largest: torch.Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    seed: int,
+    position: int,
+) -> torch.Tensor:
+    """One row. A token at z = max + log(w) is at most w of the mass: with w below (1 - top_p) / V no such
+    tokens together are more than 1 - top_p, so none of them is in the smallest set that has top_p."""
+    size = len(logits)
+    depth = -NOISE_RANGE
+    if top_p < 1:
+        depth = min(depth, float(torch.tensor((1 - top_p) / size).log()))
+    if 0 < top_k < size:
+        values, ids = _top(logits, largest, top_k)
+    else:
+        ids = (logits >= largest + depth * temperature).nonzero().squeeze(1)
+        values = logits[ids]
+    z = (values - largest) / temperature
+    if top_p < 1:
+        weights = z.exp()
+        every = weights if 0 < top_k < size else ((logits - largest) / temperature).exp_()
+        total = every.sum()
+        order = torch.argsort(z, descending=True, stable=True)
+        mass = weights[order].double().cumsum(0)
+        num_kept = int((mass < top_p * total.double()).sum()) + 1
+        order = order[:num_kept]
+        z, ids = z[order], ids[order]
+    if min_p > 0:
+        near = z >= float(torch.tensor(min_p).log())
+        z, ids = z[near], ids[near]
+    keyed = z + gumbel(torch.tensor(seed), torch.tensor(position), ids)
+    return ids[keyed == keyed.max()].min()
+
+
+def _top(logits: torch.Tensor, largest: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Exactly `top_k` values and ids, by rising id; of equals at the edge the lower ids."""
+    edge = logits.topk(top_k).values[-1]
+    above = (logits > edge).nonzero().squeeze(1)
+    equal = (logits == edge).nonzero().squeeze(1)[: top_k - len(above)]
+    ids = torch.cat((above, equal)).sort().values
+    return logits[ids], ids
+
+
+def sample(logits: torch.Tensor, how: Sampling) -> torch.Tensor:
+    """The drawn token of each row, `[rows]` int64; -1 where the row has a NaN or nothing finite.
+
+    Raises `ValueError` for another type or shapes that don't fit.
+    """
+    require(
+        logits.dim() == 2 and logits.dtype == torch.float32 and logits.is_contiguous(),
+        f"logits are {logits.dtype} {tuple(logits.shape)}: contiguous fp32 [rows, vocabulary].",
+    )
+    require(
+        all(each.shape == (len(logits),) for each in how),
+        f"{len(logits)} rows of logits, and settings of {[len(each) for each in how]}.",
+    )
+    if on_triton(logits):
+        raise NotImplementedError
+    return sample_cpu(logits, how)
