@@ -75,6 +75,13 @@ class Metrics:
             registry=registry,
             buckets=_E2E_BUCKETS,
         )
+        self._transport = Histogram(
+            "edgecloud_http_transport_seconds",
+            "What of a request's time was not the engine's: reading, rendering, sending.",
+            ("route",),
+            registry=registry,
+            buckets=_TTFT_BUCKETS,
+        )
         in_flight = Gauge(
             "edgecloud_http_requests_in_flight", "HTTP requests being answered now.", registry=registry
         )
@@ -149,9 +156,11 @@ class Metrics:
         )
         self._request_children: dict[tuple[str, int, str], Counter] = {}
 
-    def count_request(self, route: str, status: int, model: str, seconds: float) -> None:
+    def count_request(
+        self, route: str, status: int, model: str, seconds: float, transport_s: float | None = None
+    ) -> None:
         """One HTTP answer. `route` is a template of ours or `unmatched`, `model` the one that answered or
-        empty.
+        empty; `transport_s` the part of the seconds that was no engine's.
         """
         key = (route, status, model)
         child = self._request_children.get(key)
@@ -159,6 +168,8 @@ class Metrics:
             child = self._request_children[key] = self._requests.labels(route, str(status), model)
         child.inc()
         self._seconds.labels(route).observe(seconds)
+        if transport_s is not None:
+            self._transport.labels(route).observe(transport_s)
 
     def render(self, health: Health) -> bytes:
         """The Prometheus text format."""

@@ -9,7 +9,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from prometheus_client.core import HistogramMetricFamily
-from prometheus_client.utils import floatToGoString
 
 
 class Distribution:
@@ -34,9 +33,10 @@ class Distribution:
         """As the client's registry collects it, labelled with the model's name."""
         so_far = 0
         buckets = []
-        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
+        bounds = [*(str(float(bound)) for bound in self.bounds), "+Inf"]
+        for bound, count in zip(bounds, self.counts, strict=True):
             so_far += count
-            buckets.append((floatToGoString(bound), float(so_far)))
+            buckets.append((bound, float(so_far)))
         family = HistogramMetricFamily(self.name, self.text, labels=("model_name",))
         family.add_metric((model,), buckets, self.sum)
         return family

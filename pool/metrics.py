@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from .config import PoolConfig
 from .distribution import Distribution
 from .plan import StepPlan
-from .sequence import Ended, EndReason, Job
+from .sequence import Ended, EndReason, Job, StopReason
 from .slo import Slo, seconds_per_token
 
 # Bounds as vLLM's, in seconds and tokens.
@@ -99,14 +99,14 @@ class PoolMetrics(Collector):
     def first_token(self, seconds: float) -> None:
         self.ttft.observe(seconds)
 
-    def end(self, end: Ended, stop: str, *, failed: bool = False) -> None:
-        """Book a request's end; `stop` says how its choices ended, should it be done.
+    def end(self, end: Ended, stopped: StopReason | None) -> None:
+        """Book a request's end; `stopped` says how its choices ended, if they did.
 
-        What was computed for an answer that nobody got, in full, is waste.
+        What was computed for an answer that nobody got in full is waste.
         """
-        reason: EndReason = "error" if failed else end.reason
-        self.finished[_FINISHED.get(reason, stop)] += 1
-        self.num_good += not failed and self.slo.is_met(end)
+        reason = end.reason
+        self.finished[_FINISHED.get(reason) or stopped or "length"] += 1
+        self.num_good += self.slo.is_met(end)
         if reason != "done" and end.first_token_at is not None:
             self.wasted[_WASTE[reason]] += end.num_prompt - end.num_cached + end.num_output
         self.prompt_length.observe(end.num_prompt)

@@ -63,6 +63,8 @@ class Ticket:
         self.loop = asyncio.get_running_loop()
         self.submitted_at = time.monotonic()
         self.cancelled_at: float | None = None
+        # Written by the step loop: how the choice that ended last did.
+        self.stopped: StopReason | None = None
         self._on_cancel = on_cancel
         self._inbox: list[Message] = []
         self._waiter: asyncio.Future[None] | None = None

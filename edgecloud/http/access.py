@@ -68,7 +68,8 @@ class Access:
         seconds = time.perf_counter() - call.started
         if call.error == "client_gone":
             call.status = CLIENT_CLOSED
-        self.metrics.count_request(call.route, call.status or 500, call.model, seconds)
+        transport_s = None if call.engine_s is None else max(seconds - call.engine_s, 0.0)
+        self.metrics.count_request(call.route, call.status or 500, call.model, seconds, transport_s)
         if not log.isEnabledFor(logging.INFO):
             return
         client = scope.get("client")
@@ -86,6 +87,8 @@ class Access:
         if call.model:
             fields["model"] = call.model
         fields.update(call.notes)
+        if transport_s is not None:
+            fields["transport_ms"] = round(transport_s * 1000, 1)
         if call.error:
             fields["error"] = call.error
         log.info("request", extra={"fields": fields})

@@ -107,6 +107,20 @@ class _Running:
             notes = self._call.notes
             for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
                 notes[name] = int(notes.get(name, 0)) + getattr(event.usage, name)
+            self._note_times(event)
+
+    def _note_times(self, event: Finish | Done) -> None:
+        """Where the time went; of several prompts in one request, as long as the slowest took."""
+        call = self._call
+        if isinstance(event, Finish):
+            engine_s = event.receipt.total_s
+        else:
+            timings = event.timings
+            engine_s = timings.queue_s + timings.prefill_s + timings.decode_s
+            for name in ("queue_s", "prefill_s", "decode_s"):
+                key, ms = name.replace("_s", "_ms"), round(getattr(timings, name) * 1000, 1)
+                call.notes[key] = max(float(call.notes.get(key, 0.0)), ms)
+        call.engine_s = max(call.engine_s or 0.0, engine_s)
 
     def end(self, error: BaseException | None) -> None:
         for meter in self._meters:

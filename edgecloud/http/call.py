@@ -33,6 +33,8 @@ class Call:
     tenant: str | None = None
     model: str = ""
     error: str | None = None
+    # Seconds that the engines took, queue included, once they are done.
+    engine_s: float | None = None
     notes: dict[str, str | int | float] = field(default_factory=dict)
 
 

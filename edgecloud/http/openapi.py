@@ -79,6 +79,7 @@ _BODIES: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["content"],
         {"model": _SOME_TEXT, "content": _TEXT, "add_special": _FLAG, "with_pieces": _FLAG},
     ),
+    "/prefixes": (["messages"], {"model": _SOME_TEXT, "messages": _MESSAGES}),
     "/detokenize": (["tokens"], {"model": _SOME_TEXT, "tokens": _IDS}),
 }
 _ERROR = {
@@ -114,7 +115,7 @@ def _operation(route: Route, method: str) -> dict[str, Any]:
             for name in route.param_convertors
         ]
     described = _BODIES.get(route.path.removeprefix("/v1"))
-    if described is not None:
+    if described is not None and method == "POST":
         required, properties = described
         schema = {"type": "object", "required": required, "properties": properties}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}

@@ -17,12 +17,18 @@ from edgecloud.types import Health
 
 class OperatorRoutes:
     """Health (no key needed), `/version`, `/load` and `/metrics`. `health` says whether answers can be had
-    now.
+    now, `is_alive` whether the process can still recover by itself: where it can't, it should be restarted.
     """
 
-    def __init__(self, door: Door, health: Callable[[], Awaitable[Health]]) -> None:
+    def __init__(
+        self,
+        door: Door,
+        health: Callable[[], Awaitable[Health]],
+        is_alive: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.door = door
         self.health = health
+        self.is_alive = is_alive
 
     def add_to(self, app: FastAPI, *, metrics: bool) -> None:
         """Register the routes; `metrics` false leaves `/metrics` out."""
@@ -35,7 +41,10 @@ class OperatorRoutes:
             add_route(app, "GET", "/metrics", self.metrics)
 
     async def live(self, http: Request) -> Response:
-        """The process runs."""
+        """The process runs, and does its work or could."""
+        if not self.is_alive():
+            health = await self.health()
+            raise Unavailable(health.detail or "The engine has stopped.", code="not_alive")
         return json_response({"status": "ok"})
 
     async def ready(self, http: Request) -> Response:

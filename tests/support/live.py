@@ -7,13 +7,14 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from urllib.parse import urlsplit
 
 import uvloop
 
 from edgecloud.app.proxy.app import create_app
 from edgecloud.engine import Engine
+from edgecloud.http.asgi import ASGIApp
 from edgecloud.http.drain import Drain
 from edgecloud.http.server import Server, listen, url_of
 from edgecloud.settings import ServerSettings, Settings
@@ -47,16 +48,25 @@ class Live:
 def live_server(*engines: Engine, **server: object) -> Iterator[Live]:
     """Serve scripted engines with `server` settings; drained and joined at the end."""
     settings = Settings(server=ServerSettings.model_validate({"drain_s": 0.0, **server}))
-    sockets = listen("127.0.0.1", 0)
     drain = Drain()
     gateway = fake_gateway(*engines, settings=settings)
-    ready = threading.Event()
     app = create_app(gateway, settings, drain=drain, metrics=Metrics())
-    running = Server(app, drain, drain_s=settings.server.drain_s, ready=ready.set, handle_signals=False)
+    with live_app(app, drain, settings.server.drain_s, gateway.aclose) as live:
+        yield live
+
+
+@contextlib.contextmanager
+def live_app(
+    app: ASGIApp, drain: Drain, drain_s: float, close: Callable[[], Awaitable[None]]
+) -> Iterator[Live]:
+    """Serve any app; `close` is called once it is drained."""
+    sockets = listen("127.0.0.1", 0)
+    ready = threading.Event()
+    running = Server(app, drain, drain_s=drain_s, ready=ready.set, handle_signals=False)
 
     async def run() -> None:
         await running.serve(sockets)
-        await gateway.aclose()
+        await close()
 
     def main() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -1,0 +1,70 @@
+"""One engine as what answers behind HTTP routes: its model's name, and nothing else, is served."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from edgecloud.errors import ModelNotFound
+from edgecloud.types import ChatRequest, EngineEvent, ModelCard
+
+from .engine import PoolEngine
+
+
+class PoolBackend:
+    """Implements `edgecloud.http.backend.Backend`. `auto` and `aliases` mean the model too."""
+
+    def __init__(self, engine: PoolEngine, aliases: Sequence[str] = ()) -> None:
+        self.engine = engine
+        self._aliases = tuple(aliases)
+        self._created = int(time.time())
+
+    async def chat(self, request: ChatRequest) -> AsyncGenerator[EngineEvent, None]:
+        self._check(request.model)
+        async with aclosing(self.engine.generate(request)) as events:
+            async for event in events:
+                yield event
+
+    async def models(self) -> list[ModelCard]:
+        capabilities = await self.engine.capabilities()
+        return [
+            ModelCard(
+                id=self.engine.text.name,
+                kind="chat",
+                engine="pool",
+                aliases=("auto", *self._aliases),
+                context=capabilities.context,
+                created=self._created,
+                loaded=True,
+                detail=self.engine.text.variant,
+            )
+        ]
+
+    async def count_tokens(self, request: ChatRequest) -> int:
+        self._check(request.model)
+        return await self.engine.count_tokens(request)
+
+    async def held_tokens(self, request: ChatRequest) -> tuple[int, int]:
+        """Prompt tokens, and how many of them need not be computed here."""
+        self._check(request.model)
+        return await self.engine.held_tokens(request)
+
+    async def tokenize(
+        self, model: str, text: str, *, add_special: bool = False, parse_special: bool = False
+    ) -> list[int]:
+        self._check(model)
+        return await self.engine.tokenize(text, add_special=add_special, parse_special=parse_special)
+
+    async def detokenize(self, model: str, ids: Sequence[int]) -> str:
+        self._check(model)
+        return await self.engine.detokenize(ids)
+
+    async def token_bytes(self, model: str, token_id: int) -> bytes:
+        self._check(model)
+        return await self.engine.token_bytes(token_id)
+
+    def _check(self, model: str) -> None:
+        name = self.engine.text.name
+        if model not in (name, "auto", *self._aliases):
+            raise ModelNotFound(model, [name, *self._aliases])
