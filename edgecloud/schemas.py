@@ -54,7 +54,13 @@ class SchemaCompiler:
             raise BadRequest("The JSON schema is nested too deeply.", param=param) from None
         except ValueError as error:
             raise BadRequest(f"The JSON schema is not JSON: {error}.", param=param) from None
-        return self._compile(llguidance.LLMatcher.grammar_from_json_schema(_source(schema, param)), param)
+        source = llguidance.LLMatcher.grammar_from_json_schema(_source(schema, param))
+        return self._compile(source, "JSON schema", param)
+
+    def regex(self, pattern: str, *, param: str = "regex") -> SchemaGrammar:
+        """The grammar of what a pattern matches as a whole. Raises `BadRequest` as `schema` does."""
+        source = llguidance.LLMatcher.grammar_from_regex(pattern)
+        return self._compile(source, "regular expression", param)
 
     def calls(self, grammar: str, schemas: str, *, param: str = "tools") -> SchemaGrammar:
         """The grammar of a `Constraint` of kind 'calls'. Raises `BadRequest` as `schema` does."""
@@ -62,16 +68,16 @@ class SchemaCompiler:
             f"arguments{number}: %json {_source(schema, param)}"
             for number, schema in enumerate(json.loads(schemas))
         ]
-        return self._compile("\n".join([grammar, *rules]), param)
+        return self._compile("\n".join([grammar, *rules]), "JSON schema", param)
 
-    def _compile(self, source: str, param: str) -> SchemaGrammar:
+    def _compile(self, source: str, what: str, param: str) -> SchemaGrammar:
         matcher = llguidance.LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
         if not matcher.is_error():
             # A reference to itself comes to light with the first step.
             matcher.compute_bitmask()
         if matcher.is_error():
-            raise BadRequest(f"The JSON schema can't be enforced: {_reason(matcher)}.", param=param)
-        return SchemaGrammar(matcher, self._vocabulary.eog_ids)
+            raise BadRequest(f"The {what} can't be enforced: {_reason(matcher)}.", param=param)
+        return SchemaGrammar(matcher, self._vocabulary.eog_ids, what, param)
 
     @cached_property
     def _tokenizer(self) -> llguidance.LLTokenizer:
@@ -82,15 +88,17 @@ class SchemaCompiler:
 
 
 class SchemaGrammar:
-    """Where one answer stands in its schema."""
+    """Where one answer stands in its schema, or in `what` else it must match because `param` asked for it."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, eog_ids: frozenset[int]) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher, eog_ids: frozenset[int], what: str, param: str) -> None:
         self._matcher = matcher
         self._eog_ids = eog_ids
+        self._what = what
+        self._param = param
 
     def clone(self) -> SchemaGrammar:
         """Another answer under the same schema, from the state this one is in."""
-        return SchemaGrammar(self._matcher.deep_copy(), self._eog_ids)
+        return SchemaGrammar(self._matcher.deep_copy(), self._eog_ids, self._what, self._param)
 
     def allows(self, token: int) -> bool:
         """Whether the token may come next: a thousand times cheaper than asking about all."""
@@ -115,8 +123,8 @@ class SchemaGrammar:
         # In an error the matcher would let the answer end, valid or not.
         if self._matcher.is_error():
             raise BadRequest(
-                f"The JSON schema can't be followed any further: {_reason(self._matcher)}.",
-                param="response_format",
+                f"The {self._what} can't be followed any further: {_reason(self._matcher)}.",
+                param=self._param,
             )
 
 

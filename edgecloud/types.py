@@ -92,15 +92,17 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the answer must match: any JSON object, a JSON schema (as JSON text), or a GBNF grammar.
+    """What the answer must match: any JSON object, a JSON schema (as JSON text), a GBNF grammar, or a regular
+    expression (as a whole). `param` is the field of the request that asked for it.
 
     'calls' are tool calls that a template makes an answer be, for engines of our own: a Lark grammar whose
     rules `arguments0`, `arguments1` … are left to `schemas`, the JSON text of a list of schemas.
     """
 
-    kind: Literal["json", "schema", "grammar", "calls"]
+    kind: Literal["json", "schema", "grammar", "regex", "calls"]
     source: str = ""
     schemas: str = ""
+    param: str = field(default="response_format", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

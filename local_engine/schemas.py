@@ -20,6 +20,9 @@ class SchemaCompiler:
         """The grammar of a schema (JSON text). Raises `BadRequest` for what is none or can't be enforced."""
         return SchemaGrammar(self._compiler.schema(text, param=param), self._n_vocab)
 
+    def regex(self, pattern: str, *, param: str = "regex") -> SchemaGrammar:
+        return SchemaGrammar(self._compiler.regex(pattern, param=param), self._n_vocab)
+
     def calls(self, grammar: str, schemas: str, *, param: str = "tools") -> SchemaGrammar:
         """The grammar of a `Constraint` of kind 'calls'. Raises `BadRequest` as `schema` does."""
         return SchemaGrammar(self._compiler.calls(grammar, schemas, param=param), self._n_vocab)

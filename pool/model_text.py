@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -53,19 +54,22 @@ class ModelText:
 
         Raises `BadRequest` when that can't be enforced.
         """
-        constraint, param = request.constraint, "response_format"
+        constraint = request.constraint
         tools = offered_tools(self.template, request) if request.is_chat else ()
         if tools and self.template is not None:
             forced = self.template.tool_constraint(tools, request.tool_choice, request.parallel_tool_calls)
             if forced is not None:
-                constraint, param = forced, "tools"
+                constraint = replace(forced, param="tools")
         if constraint is None:
             return None
+        param = constraint.param
         match constraint.kind:
             case "json":
                 return self._schemas.schema(json.dumps({"type": "object"}), param=param)
             case "schema":
                 return self._schemas.schema(constraint.source, param=param)
+            case "regex":
+                return self._schemas.regex(constraint.source, param=param)
             case "calls":
                 return self._schemas.calls(constraint.source, constraint.schemas, param=param)
             case "grammar":

@@ -1,5 +1,5 @@
-"""What the answer must match: OpenAI's `response_format`, llama.cpp's `json_schema` and `grammar`, and vLLM's
-`structured_outputs` with the `guided_…` fields before it.
+"""What the answer must match: OpenAI's `response_format`, llama.cpp's `json_schema` and `grammar`, SGLang's
+`regex` and `ebnf`, and vLLM's `structured_outputs` with the `guided_…` fields before it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ def constraint(body: Fields) -> Constraint | None:
         response_format(body, "response_format"),
         _schema(body, "json_schema"),
         _grammar(body, "grammar"),
+        _grammar(body, "ebnf"),
+        _regex(body, "regex"),
         *_guided(body, "guided_"),
         *_structured_outputs(body),
     ]
     asked = [limit for limit in found if limit is not None]
     if len(asked) > 1:
         raise BadRequest(
-            "Only one of response_format, json_schema, grammar and structured_outputs can be asked for.",
-            param="response_format",
+            "Only one of response_format, json_schema, grammar, regex and the like can hold the answer.",
+            param=asked[-1].param,
         )
     return asked[0] if asked else None
 
@@ -44,10 +46,10 @@ def response_format(body: Fields, name: str) -> Constraint | None:
     nested = form.object("json_schema")
     schema = form.json("schema") if nested is None else nested.json("schema")
     if schema is not None:
-        return Constraint("schema", compact(schema))
+        return Constraint("schema", compact(schema), param=body.param(name))
     if kind == "json_schema":
         raise form.wrong("json_schema", "needs a schema")
-    return Constraint("json")
+    return Constraint("json", param=body.param(name))
 
 
 def _structured_outputs(body: Fields) -> list[Constraint | None]:
@@ -56,18 +58,20 @@ def _structured_outputs(body: Fields) -> list[Constraint | None]:
         return []
     found = _guided(wanted, "")
     if not any(found):
-        raise body.wrong("structured_outputs", "needs one of json, json_object, choice and grammar")
+        raise body.wrong("structured_outputs", "needs one of json, json_object, choice, regex and grammar")
     return found
 
 
 def _guided(body: Fields, prefix: str) -> list[Constraint | None]:
-    for kind in ("regex", "structural_tag"):
-        if body.has(prefix + kind):
-            raise body.wrong(prefix + kind, "is not supported: ask for a grammar, or a schema with a pattern")
+    if body.has(f"{prefix}structural_tag"):
+        raise body.wrong(f"{prefix}structural_tag", "is not supported: ask for a grammar or a schema")
     return [
         _schema(body, f"{prefix}json"),
-        Constraint("json") if body.flag(f"{prefix}json_object") else None,
+        Constraint("json", param=body.param(f"{prefix}json_object"))
+        if body.flag(f"{prefix}json_object")
+        else None,
         _choice(body, f"{prefix}choice"),
+        _regex(body, f"{prefix}regex"),
         _grammar(body, f"{prefix}grammar"),
     ]
 
@@ -85,7 +89,7 @@ def _schema(body: Fields, name: str) -> Constraint | None:
         plain(schema, body.param(name))
     else:
         schema = body.json(name)
-    return None if schema is None else Constraint("schema", compact(schema))
+    return None if schema is None else Constraint("schema", compact(schema), param=body.param(name))
 
 
 def _grammar(body: Fields, name: str) -> Constraint | None:
@@ -94,7 +98,17 @@ def _grammar(body: Fields, name: str) -> Constraint | None:
         return None
     if not grammar.strip():
         raise body.wrong(name, "must not be empty")
-    return Constraint("grammar", grammar)
+    return Constraint("grammar", grammar, param=body.param(name))
+
+
+def _regex(body: Fields, name: str) -> Constraint | None:
+    """A pattern for the whole answer."""
+    pattern = body.text(name)
+    if pattern is None:
+        return None
+    if not pattern:
+        raise body.wrong(name, "must not be empty")
+    return Constraint("regex", pattern, param=body.param(name))
 
 
 def _choice(body: Fields, name: str) -> Constraint | None:
@@ -105,7 +119,8 @@ def _choice(body: Fields, name: str) -> Constraint | None:
     texts = [text(choice, f"{body.param(name)}[{number}]") for number, choice in enumerate(choices)]
     if not texts or not all(texts):
         raise body.wrong(name, "must be a list of texts, and none of them empty")
-    return Constraint("grammar", "root ::= " + " | ".join(_literal(choice) for choice in texts))
+    source = "root ::= " + " | ".join(_literal(choice) for choice in texts)
+    return Constraint("grammar", source, param=body.param(name))
 
 
 def _literal(choice: str) -> str:

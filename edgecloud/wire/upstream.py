@@ -281,6 +281,9 @@ def encode_common(request: ChatRequest, model: str, stream: bool) -> dict[str, A
             fields["response_format"] = {"type": "json_schema", "json_schema": schema}
         case Constraint("grammar", source):
             fields["grammar"] = source
+        case Constraint("regex", source):
+            # SGLang's name and vLLM's.
+            fields |= {"regex": source, "structured_outputs": {"regex": source}}
     return {
         "model": model,
         "stream": stream,

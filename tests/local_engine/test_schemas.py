@@ -125,6 +125,29 @@ def test_a_grammar_that_lost_its_way_lets_the_answer_neither_go_on_nor_end(
         grammar.mask(candidates)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        (r"[0-9]{3}-[0-9]{4}", ["555-1234"], ["555", "555-12345", "x555-1234"]),
+        (r"(yes|né)!?", ["yes", "né!"], ["no", "yes!!", ""]),
+    ],
+)
+def test_a_pattern_is_matched_as_a_whole(
+    compiler: SchemaCompiler, vocabulary: Model, pattern: str, good: list[str], bad: list[str]
+) -> None:
+    grammar = compiler.regex(pattern)
+
+    assert all(accepts(vocabulary, grammar, text) for text in good)
+    assert not any(accepts(vocabulary, grammar, text) for text in bad)
+
+
+@pytest.mark.parametrize("pattern", ["(", "a(?=b)", "[z-a]"])
+def test_a_pattern_that_cannot_be_followed_is_refused(compiler: SchemaCompiler, pattern: str) -> None:
+    with pytest.raises(BadRequest, match="The regular expression can't be enforced") as raised:
+        compiler.regex(pattern, param="guided_regex")
+    assert raised.value.param == "guided_regex"
+
+
 def test_a_clone_goes_its_own_way(compiler: SchemaCompiler, vocabulary: Model) -> None:
     first, scratch = compiler.schema('{"enum": ["ab", "cd"]}'), Candidates(vocabulary.n_vocab)
     (quote,) = vocabulary.tokenize('"')

@@ -241,7 +241,7 @@ def test_a_body_that_is_no_object_is_refused(body: Any) -> None:
             {"response_format": {"type": "json_schema", "json_schema": {"schema": "{}"}}},
             "response_format.json_schema.schema",
         ),
-        ({"response_format": {"type": "json_object"}, "grammar": "root ::= x"}, "response_format"),
+        ({"response_format": {"type": "json_object"}, "grammar": "root ::= x"}, "grammar"),
         ({"grammar": " "}, "grammar"),
         ({"json_schema": {"a": float("nan")}}, "json_schema"),
         ({"json_schema": {"\udfff": 1}}, "json_schema"),
@@ -361,6 +361,32 @@ def test_other_constraints() -> None:
     assert parse(grammar='root ::= "x"').constraint == Constraint("grammar", 'root ::= "x"')
 
 
+def test_what_sglang_calls_its_constraints_is_understood() -> None:
+    assert parse(regex="a+").constraint == Constraint("regex", "a+")
+    assert parse(ebnf='root ::= "x"').constraint == Constraint("grammar", 'root ::= "x"')
+    assert parse(json_schema=json.dumps(SCHEMA)).constraint == Constraint(
+        "schema", json.dumps(SCHEMA, separators=(",", ":"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"grammar": 'root ::= "x"'}, "grammar"),
+        ({"ebnf": 'root ::= "x"'}, "ebnf"),
+        ({"regex": "a"}, "regex"),
+        ({"json_schema": {}}, "json_schema"),
+        ({"guided_choice": ["a"]}, "guided_choice"),
+        ({"structured_outputs": {"json": {}}}, "structured_outputs.json"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+def test_a_constraint_knows_which_field_asked_for_it(fields: dict[str, Any], param: str) -> None:
+    constraint = parse(**fields).constraint
+    assert constraint is not None
+    assert constraint.param == param
+
+
 @pytest.mark.parametrize("prefix", ["guided_", "structured_outputs"])
 def test_what_vllm_calls_structured_outputs_is_understood(prefix: str) -> None:
     def asked(**fields: Any) -> Constraint | None:
@@ -373,6 +399,7 @@ def test_what_vllm_calls_structured_outputs_is_understood(prefix: str) -> None:
     assert asked(json=json.dumps(SCHEMA)) == schema
     assert asked(json_object=True) == Constraint("json")
     assert asked(grammar='root ::= "x"') == Constraint("grammar", 'root ::= "x"')
+    assert asked(regex="a+") == Constraint("regex", "a+")
     assert asked(choice=["yes", "né", 'a"\n']) == Constraint(
         "grammar", 'root ::= "yes" | "né" | "a\\U00000022\\U0000000A"'
     )
@@ -381,8 +408,10 @@ def test_what_vllm_calls_structured_outputs_is_understood(prefix: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"guided_regex": "a+"}, "guided_regex"),
-        ({"structured_outputs": {"regex": "a+"}}, "structured_outputs.regex"),
+        ({"guided_regex": ""}, "guided_regex"),
+        ({"regex": 5}, "regex"),
+        ({"ebnf": " "}, "ebnf"),
+        ({"regex": "a+", "ebnf": 'root ::= "x"'}, "regex"),
         ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
         ({"structured_outputs": {}}, "structured_outputs"),
         ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
@@ -392,8 +421,8 @@ def test_what_vllm_calls_structured_outputs_is_understood(prefix: str) -> None:
         ({"guided_choice": ["a", ""]}, "guided_choice"),
         ({"guided_choice": ["a", 5]}, "guided_choice[1]"),
         ({"guided_grammar": " "}, "guided_grammar"),
-        ({"guided_json": {}, "guided_choice": ["a"]}, "response_format"),
-        ({"guided_json": {}, "response_format": {"type": "json_object"}}, "response_format"),
+        ({"guided_json": {}, "guided_choice": ["a"]}, "guided_choice"),
+        ({"guided_json": {}, "response_format": {"type": "json_object"}}, "guided_json"),
     ],
 )
 def test_a_constraint_that_is_not_understood_is_never_dropped(fields: dict[str, Any], param: str) -> None:
