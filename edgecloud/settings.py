@@ -140,6 +140,11 @@ class ReplicaEntry(Section):
     weight: float = Field(1.0, gt=0, description="capacity beside the other replicas'")
 
 
+class ChatSettings(Section):
+    theme: str = Field("dark", description="dark, light, ansi, or a theme of Textual's")
+    keys: dict[str, str] = Field(default_factory=dict, description="keys by the id of what they do")
+
+
 class PoolEntry(Section):
     """One OpenAI-compatible endpoint, or several replicas of it."""
 
@@ -270,6 +275,7 @@ class Settings(Section):
     local: LocalSettings = LocalSettings()
     server: ServerSettings = ServerSettings()
     history: HistorySettings = HistorySettings()
+    chat: ChatSettings = ChatSettings()
     budget: BudgetSettings = BudgetSettings()
     router: RouterSettings = RouterSettings()
     privacy: PrivacySettings = PrivacySettings()

@@ -37,8 +37,10 @@ def open_log() -> int | None:
 def redirect_native_output() -> None:
     """Send fd 2 and log records to the log file; `sys.stderr` stays what the user sees.
 
-    llama.cpp and its kind write to fd 2, whatever Python does.
+    llama.cpp and its kind write to fd 2, whatever Python does. A second call changes nothing.
     """
+    if any(isinstance(handler, _RedactedHandler) for handler in logging.getLogger().handlers):
+        return
     log = open_log()
     seen = os.dup(2)
     os.dup2(log if log is not None else os.open(os.devnull, os.O_WRONLY), 2)

@@ -27,6 +27,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "ask": Command("ask", "Ask one question; the answer is on stdout."),
+    "chat": Command("chat", "Chat in the terminal, as `edgecloud` alone does."),
     "completion": Command("completion", "Print the script that completes edgecloud in a shell."),
     "config": Command("config", "Show and change settings."),
     "doctor": Command("doctor", "Say what works on this machine."),
@@ -79,7 +80,13 @@ def edgecloud(ctx: click.Context, offline: bool, debug: bool) -> None:
     state.offline |= offline
     state.debug |= debug
     if ctx.invoked_subcommand is None:
+        if sys.stdin.isatty() and (sys.stdout.isatty() or sys.stderr.isatty()):
+            from .chat import open_chat
+
+            ctx.exit(open_chat(state))
         click.echo(ctx.get_help())
+        # A script that runs this bare did not get what it came for.
+        ctx.exit(2)
 
 
 def run(arguments: list[str] | None = None, state: State | None = None) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 from edgecloud.storage import open_database, storage_errors, this_process, transaction
 from edgecloud.types import ChatRequest, Message, Receipt, ToolCall
 
-from ..chats import Chat, ChatSummary, Hit, Status
-from . import reading, removing, searching, writing
+from ..chats import Chat, ChatSummary, Hit, Status, StoredMessage
+from . import organizing, reading, removing, searching, writing
 from .removing import Removal
 from .tables import MIGRATIONS
 from .writing import Turn
@@ -135,6 +135,59 @@ class History:
         """The receipt of an answer as it was stored, with its `chat_id`."""
         with self._reading() as connection:
             return reading.decision(connection, receipt_id)
+
+    # -------------------------------------------------------------------------------------- organizing
+
+    def rename(self, chat_id: str, title: str) -> None:
+        """Give a chat another title. Raises `BadRequest` for an empty one, `NotFound`."""
+        with self._writing() as connection:
+            organizing.rename(connection, chat_id, title)
+
+    def show_branch(self, chat_id: str, message_id: str) -> None:
+        """Let the chat open on the branch that ends in this message."""
+        with self._writing() as connection:
+            organizing.show_branch(connection, chat_id, message_id)
+
+    def notes(self, chat_id: str) -> Mapping[str, Any]:
+        """What was noted about a chat: its system prompt, parameters, pins."""
+        with self._reading() as connection:
+            return organizing.notes(connection, chat_id)
+
+    def set_notes(self, chat_id: str, values: Mapping[str, Any]) -> None:
+        """Note these instead of what was noted."""
+        with self._writing() as connection:
+            organizing.set_notes(connection, chat_id, values)
+
+    def mark_read(self, chat_id: str) -> None:
+        """Say that all of the chat was seen."""
+        with self._writing() as connection:
+            organizing.mark_read(connection, chat_id, self._clock())
+
+    def unread(self) -> frozenset[str]:
+        """Chats that were read once and have something new since."""
+        with self._reading() as connection:
+            return organizing.unread(connection)
+
+    def prompts(self, limit: int = 200) -> tuple[str, ...]:
+        """What a person asked last, oldest first, each text once."""
+        with self._reading() as connection:
+            return organizing.prompts(connection, limit)
+
+    def receipts(self, chat_id: str) -> Mapping[str, Mapping[str, Any]]:
+        """The receipts of a chat's answers by id, as they were stored."""
+        with self._reading() as connection:
+            return organizing.receipts(connection, chat_id)
+
+    def insert(
+        self,
+        title: str,
+        messages: Sequence[StoredMessage],
+        head: str | None,
+        receipts: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> str:
+        """A new chat of these messages under new ids, a fork or an import; returns its id."""
+        with self._writing() as connection:
+            return organizing.insert(connection, title, messages, head, self._clock(), receipts or {})
 
     # ---------------------------------------------------------------------------------------- removing
 

@@ -49,7 +49,15 @@ def create_history(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS: Sequence[Migration] = (create_history,)
+def create_chat_notes(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        """CREATE TABLE chat_notes (
+            chat_id TEXT PRIMARY KEY REFERENCES chats ON DELETE CASCADE,
+            json TEXT NOT NULL, read REAL) WITHOUT ROWID"""
+    )
+
+
+MIGRATIONS: Sequence[Migration] = (create_history, create_chat_notes)
 
 
 def store_content(connection: sqlite3.Connection, message: Message) -> tuple[int, bytes]:

@@ -1,0 +1,94 @@
+"""`edgecloud chat`, and `edgecloud` alone: the chat in the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+import click
+
+from edgecloud.errors import BadRequest
+from edgecloud.types import Mode
+
+from .shell import State
+
+if TYPE_CHECKING:
+    from ..tui.state.preferences import Preferences
+
+EPILOG = """\b
+Exit codes:
+  0  left                1  failed              2  wrong usage, or no terminal
+  129, 130, 131, 143     ended by a signal; what was said so far is kept
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("prompt", nargs=-1)
+@click.option("-m", "--model", default="auto", metavar="MODEL", help="Who answers.")
+@click.option("-s", "--system", default="", metavar="TEXT", help="The system prompt.")
+@click.option("-c", "--continue", "continues", is_flag=True, help="Continue the last chat.")
+@click.option("--chat", "chat_id", metavar="ID", help="Continue this chat (edgecloud history list).")
+@click.option(
+    "--mode", type=click.Choice(get_args(Mode)), default="auto", help="What the router is to prefer."
+)
+@click.option("--private", is_flag=True, help="Keep the chat on this machine.")
+@click.option("--offline", is_flag=True, help="Connect to nothing but this machine.")
+@click.option("--theme", default="", metavar="NAME", help="dark, light, ansi, or a theme of Textual's.")
+@click.option("--inline", is_flag=True, help="A small chat in place, below the last command.")
+@click.option(
+    "--plain", is_flag=True, help="Line by line, without a screen: for screen readers and slow lines."
+)
+@click.pass_obj
+def chat(
+    state: State,
+    *,
+    prompt: tuple[str, ...],
+    model: str,
+    system: str,
+    continues: bool,
+    chat_id: str | None,
+    mode: Mode,
+    private: bool,
+    offline: bool,
+    theme: str,
+    inline: bool,
+    plain: bool,
+) -> None:
+    """Chat in the terminal. PROMPT is what stands in the prompt to begin with."""
+    from ..tui.state.preferences import Preferences
+
+    if continues and chat_id:
+        raise BadRequest("Give --continue or --chat, not both.")
+    state.offline |= offline
+    preferences = Preferences(system=system, model=model, mode=mode, private=private)
+    which = "last" if continues else chat_id
+    code = (
+        _plain(state, preferences, which)
+        if plain
+        else _screen(state, preferences, which, " ".join(prompt), theme, inline=inline)
+    )
+    raise click.exceptions.Exit(code)
+
+
+def open_chat(state: State) -> int:
+    """The chat as `edgecloud` alone opens it; returns the exit code."""
+    from ..tui.state.preferences import Preferences
+
+    return _screen(state, Preferences(), None, "", "", inline=False)
+
+
+def _screen(
+    state: State, preferences: Preferences, chat: str | None, prompt: str, theme: str, *, inline: bool
+) -> int:
+    from ..tui.terminal import is_there
+
+    if not is_there():
+        raise BadRequest("The chat needs a terminal: use `edgecloud ask` in scripts, or --plain.")
+    from ..tui.run import Options, run
+
+    return run(state.settings(), state.open_gateway, Options(preferences, chat, prompt, theme, inline))
+
+
+def _plain(state: State, preferences: Preferences, chat: str | None) -> int:
+    from ..tui.plain import run_plain
+
+    return run_plain(state.settings(), state.open_gateway, preferences, chat)

@@ -1,0 +1,89 @@
+"""The terminal app: a shell around the chat. Its gateway and history are given to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from edgecloud.settings import Settings
+
+from . import clipboard
+from .ports import Gateway, Store
+from .screens.chat import ChatScreen
+from .state.commands import COMMANDS
+from .state.preferences import Preferences
+
+THEMES = {"dark": "textual-dark", "light": "textual-light", "ansi": "ansi-dark"}
+
+
+class EdgeCloudApp(App[None]):
+    """`crashed` is told of a bug of ours; whoever runs the app says so once the terminal is itself again."""
+
+    CSS_PATH = "style/app.tcss"
+    TITLE = "edgecloud"
+    ENABLE_COMMAND_PALETTE = True
+
+    BINDINGS: list[BindingType] = [  # noqa: RUF012
+        Binding("ctrl+q", "quit", "leave", id="chat.quit", priority=True, show=False),
+    ]
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        store: Store,
+        settings: Settings,
+        *,
+        preferences: Preferences = Preferences(),  # noqa: B008
+        open_chat: str | None = None,
+        prompt: str = "",
+        theme: str = "dark",
+        keys: dict[str, str] | None = None,
+        crashed: Callable[[Exception], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self.gateway = gateway
+        self.store = store
+        self.chat = ChatScreen(
+            gateway, store, settings, preferences=preferences, open_chat=open_chat, prompt=prompt, clock=clock
+        )
+        self.theme = THEMES.get(theme, theme)
+        self.set_keymap(keys or {})
+        self._crashed = crashed
+
+    def get_default_screen(self) -> Screen[None]:
+        return self.chat
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The palette: the one table of commands."""
+        for command in COMMANDS:
+            yield SystemCommand(
+                command.name, command.help, lambda name=command.name: self.chat.run_command(name)
+            )
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy, and say what was done."""
+        driver = self._driver
+        sentence = clipboard.copy(text, driver.write if driver is not None else lambda sequence: None)
+        self._clipboard = text
+        self.notify(sentence, markup=False)
+
+    async def action_quit(self) -> None:
+        await self.leave(0)
+
+    async def leave(self, code: int) -> None:
+        """End with an exit code; what was typed is kept with its chat."""
+        try:
+            await self.chat.leave()
+        finally:
+            self.exit(return_code=code)
+
+    def _fatal_error(self) -> None:
+        """A bug of ours: the terminal first, then one sentence. Textual would print every local variable."""
+        if self._exception is not None and self._crashed is not None:
+            self._crashed(self._exception)
+        self._close_messages_no_wait()

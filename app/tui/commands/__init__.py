@@ -1,0 +1,43 @@
+"""What the commands do: coroutines that take the chat's screen and what was typed after the name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from . import chats, looks, routing, turns, words
+
+Handler = Callable[..., Coroutine[None, None, Any]]
+
+HANDLERS: Mapping[str, Handler] = {
+    "new": chats.new,
+    "chats": chats.toggle,
+    "search": chats.search,
+    "rename": chats.rename,
+    "delete": chats.delete,
+    "export": chats.export,
+    "import": chats.import_,
+    "model": routing.model,
+    "route": routing.route,
+    "private": routing.private,
+    "preview": routing.preview,
+    "why": routing.why,
+    "system": words.system,
+    "set": words.set_,
+    "attach": words.attach,
+    "editor": words.editor,
+    "stop": turns.stop,
+    "regenerate": turns.regenerate,
+    "continue": turns.continue_,
+    "edit": turns.edit,
+    "fork": turns.fork,
+    "next": turns.next_,
+    "previous": turns.previous,
+    "copy": turns.copy,
+    "code": turns.code,
+    "receipt": looks.receipt,
+    "reasoning": looks.reasoning,
+    "theme": looks.theme,
+    "help": looks.help_,
+    "quit": looks.quit_,
+}

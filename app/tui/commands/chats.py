@@ -1,0 +1,96 @@
+"""Commands on whole chats: new, found, renamed, gone, written to a file and read from one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from textual.widgets import Input
+
+from edgecloud.errors import BadRequest
+
+from ...chat_files import default_name, export_chat, import_chat
+from ..screens.dialogs import AskText, Confirm
+from ..widgets.sidebar import ChatList, Sidebar
+
+if TYPE_CHECKING:
+    from ..screens.chat import ChatScreen
+
+
+async def new(screen: ChatScreen, _: str) -> None:
+    await screen.switch(screen.new_session())
+
+
+async def toggle(screen: ChatScreen, _: str) -> None:
+    sidebar = screen.query_one(Sidebar)
+    if sidebar.display and screen.focused is not None and sidebar in screen.focused.ancestors:
+        sidebar.display = False
+        screen.prompt.focus()
+    else:
+        sidebar.display = True
+        screen.query_one(ChatList).focus()
+
+
+async def search(screen: ChatScreen, words: str) -> None:
+    screen.query_one(Sidebar).display = True
+    field = screen.query_one("#search", Input)
+    field.focus()
+    if words:
+        field.value = words
+
+
+async def rename(screen: ChatScreen, title: str, chat_id: str | None = None) -> None:
+    chat_id = chat_id or _current(screen)
+    if not title:
+        chat = await screen.store.show(chat_id)
+        typed = await screen.app.push_screen_wait(AskText("The title of this chat", chat.summary.title))
+        if typed is None:
+            return
+        title = typed
+    await screen.store.rename(chat_id, title)
+    if chat_id == screen.session.chat_id:
+        screen.session.title = " ".join(title.split())
+        screen.show_bars()
+    await screen.load_chats()
+
+
+async def delete(screen: ChatScreen, _: str, chat_id: str | None = None) -> None:
+    chat_id = chat_id or _current(screen)
+    chat = await screen.store.show(chat_id)
+    question = f"Delete “{chat.summary.title}” and all that was derived from it? It can't be brought back."
+    if not await screen.app.push_screen_wait(Confirm(question, "delete it")):
+        return
+    running = screen.running.get(chat_id)
+    if running is not None:
+        await running.aclose()
+    if chat_id == screen.session.chat_id:
+        await screen.session.aclose()
+    removal = await screen.store.remove(chat_id)
+    if chat_id == screen.session.chat_id:
+        screen.session = screen.new_session()
+        screen.prompt.clear_all()
+        await screen.show()
+    await screen.load_chats()
+    rest = (
+        "" if removal.purged else " Another program reads the database: traces go when edgecloud next starts."
+    )
+    screen.say(f"Deleted, with {removal.num_messages} messages.{rest}")
+
+
+async def export(screen: ChatScreen, name: str) -> None:
+    chat = await screen.store.show(_current(screen))
+    path = await asyncio.to_thread(export_chat, chat, name or default_name(chat))
+    screen.say(f"Written to {path}; only you can read it.")
+
+
+async def import_(screen: ChatScreen, name: str) -> None:
+    if not name:
+        raise BadRequest("Say which file: /import chat.json")
+    title, messages, head = await asyncio.to_thread(import_chat, name)
+    await screen.open(await screen.store.insert(title, messages, head))
+
+
+def _current(screen: ChatScreen) -> str:
+    if screen.session.chat_id is None:
+        raise BadRequest("Nothing was said in this chat yet.")
+    return screen.session.chat_id

@@ -1,0 +1,60 @@
+"""Commands on what is seen: receipts and thoughts opened, colours, help, and the way out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgecloud.errors import BadRequest
+
+from ..screens.picker import Choice, Picker
+from ..widgets.reasoning import Reasoning
+from ..widgets.receipt import ReceiptLine
+from ..widgets.turns import AnswerView
+
+if TYPE_CHECKING:
+    from ..screens.chat import ChatScreen
+
+
+async def receipt(screen: ChatScreen, _: str) -> None:
+    if not _toggle(screen, ReceiptLine):
+        raise BadRequest("There is no receipt here: only an answer that came to its end has one.")
+
+
+async def reasoning(screen: ChatScreen, _: str) -> None:
+    if not _toggle(screen, Reasoning):
+        raise BadRequest("The model did not say what it thought.")
+
+
+async def theme(screen: ChatScreen, name: str) -> None:
+    app = screen.app
+    if not name:
+
+        async def load() -> list[Choice]:
+            return [
+                Choice(theme.name, theme.name, "dark" if theme.dark else "light")
+                for theme in sorted(app.available_themes.values(), key=lambda theme: theme.name)
+            ]
+
+        name = await app.push_screen_wait(Picker("Colours", load, current=app.theme)) or ""
+    if not name:
+        return
+    if name not in app.available_themes:
+        raise BadRequest(f"There is no theme {name[:40]!r}; /theme lists them.")
+    app.theme = name
+
+
+async def help_(screen: ChatScreen, _: str) -> None:
+    if screen.query("HelpPanel"):
+        screen.app.action_hide_help_panel()
+    else:
+        screen.app.action_show_help_panel()
+
+
+async def quit_(screen: ChatScreen, _: str) -> None:
+    await screen.app.action_quit()
+
+
+def _toggle(screen: ChatScreen, kind: type[ReceiptLine] | type[Reasoning]) -> bool:
+    answer = screen.answer
+    view = screen.transcript.view_of(answer) if answer is not None else None
+    return isinstance(view, AnswerView) and view.toggle(kind)

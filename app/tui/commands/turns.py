@@ -1,0 +1,133 @@
+"""Commands on one message: again, on, in other words, elsewhere, and out of here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgecloud.errors import BadRequest
+
+from ..widgets.code import CodeBlock
+
+if TYPE_CHECKING:
+    from ..screens.chat import ChatScreen
+    from ..state.conversation import Node
+
+BUSY = "An answer is coming: stop it with Esc, or wait for its end."
+
+
+async def stop(screen: ChatScreen, _: str) -> None:
+    screen.session.stop()
+
+
+async def regenerate(screen: ChatScreen, _: str) -> None:
+    if not screen.session.regenerate(_answer(screen), screen.route):
+        raise BadRequest(BUSY)
+    await _follow(screen)
+
+
+async def continue_(screen: ChatScreen, _: str) -> None:
+    answer = _answer(screen)
+    if answer.status == "complete" and answer.finish_reason != "length":
+        raise BadRequest("This answer came to its end; r asks again.")
+    if not answer.message.content:
+        raise BadRequest("There is nothing to go on from; r asks again.")
+    if not screen.session.continue_(answer):
+        raise BadRequest(BUSY)
+    await _follow(screen)
+
+
+async def edit(screen: ChatScreen, _: str) -> None:
+    node = _node(screen)
+    question = node if node.role == "user" else node.parent
+    if question is None:
+        raise BadRequest("There is no question to edit here.")
+    screen.editing = question
+    screen.prompt.put(question.message.content)
+    screen.prompt.focus()
+    screen.show_bars()
+
+
+async def fork(screen: ChatScreen, _: str) -> None:
+    node, session = _node(screen), screen.session
+    if session.chat_id is None or node.id is None:
+        raise BadRequest("Only what the history keeps can be forked, and this message is not kept.")
+    chat = await screen.store.show(session.chat_id)
+    by_id = {stored.id: stored for stored in chat.messages}
+    path, at = [], by_id.get(node.id)
+    while at is not None:
+        path.append(at)
+        at = by_id.get(at.parent_id or "")
+    receipts = await screen.store.raw_receipts(session.chat_id)
+    of_path = {stored.receipt_id for stored in path}
+    chat_id = await screen.store.insert(
+        f"{chat.summary.title} (fork)",
+        path[::-1],
+        node.id,
+        {id: receipt for id, receipt in receipts.items() if id in of_path},
+    )
+    await screen.store.set_notes(chat_id, session.preferences.noted())
+    await screen.open(chat_id)
+    screen.say("Forked: this chat goes on by itself.")
+
+
+async def next_(screen: ChatScreen, _: str) -> None:
+    await _step(screen, 1)
+
+
+async def previous(screen: ChatScreen, _: str) -> None:
+    await _step(screen, -1)
+
+
+async def copy(screen: ChatScreen, _: str) -> None:
+    screen.app.copy_to_clipboard(_node(screen).message.content)
+
+
+async def code(screen: ChatScreen, _: str) -> None:
+    """Copy a block of code of the message, with each further call the one before it."""
+    view = screen.transcript.view_of(_node(screen))
+    blocks = list(view.query(CodeBlock)) if view is not None else []
+    if not blocks:
+        raise BadRequest("There is no code in this message.")
+    last = next((number for number, block in enumerate(blocks) if block.has_class("-copied")), 0)
+    for block in blocks:
+        block.remove_class("-copied")
+    chosen = blocks[last - 1]
+    chosen.add_class("-copied")
+    screen.app.copy_to_clipboard(chosen.code)
+
+
+async def _step(screen: ChatScreen, by: int) -> None:
+    if screen.session.is_running:
+        raise BadRequest(BUSY)
+    conversation = screen.session.conversation
+    node: Node | None = _node(screen)
+    # An answer to the only wording of a question has the question's branches, and so on upwards.
+    while node is not None and len(conversation.siblings(node)) < 2:
+        node = node.parent
+    if node is None or (shown := conversation.step(node, by)) is None:
+        raise BadRequest("There are no branches here: r answers again, e asks in other words.")
+    screen.transcript.cursor = shown
+    screen.session.changed()
+    await screen.look()
+    head = conversation.head
+    if screen.session.chat_id is not None and head is not None and head.id is not None:
+        await screen.store.show_branch(screen.session.chat_id, head.id)
+
+
+async def _follow(screen: ChatScreen) -> None:
+    screen.watch_session(screen.session)
+    screen.transcript.cursor = None
+    screen.transcript.anchor()
+    await screen.look()
+
+
+def _node(screen: ChatScreen) -> Node:
+    if screen.node is None:
+        raise BadRequest("There is no message yet.")
+    return screen.node
+
+
+def _answer(screen: ChatScreen) -> Node:
+    if screen.answer is None:
+        raise BadRequest("There is no answer yet.")
+    return screen.answer

@@ -1,0 +1,253 @@
+"""The chat without a screen: lines in, lines out, for screen readers and terminals that can't draw.
+
+Nothing is drawn twice and no escape sequence is written; what is no answer begins with `--`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from edgecloud.errors import BadRequest, EdgeCloudError
+from edgecloud.settings import Settings
+
+from ..chat_files import default_name, export_chat
+from ..cli.logs import redirect_native_output
+from ..cli.shell import neutral, write
+from .ports import Gateway, Store, open_store, which_chat
+from .session import HERE, Session, Waiting
+from .state import receipt as words
+from .state.attachments import gather
+from .state.commands import parse, unescaped
+from .state.conversation import Conversation
+from .state.preferences import Preferences
+from .state.turn import Turn
+
+LOOK_S = 0.1
+BLOCK = '"""'
+KNOWN = {
+    "new": "start a new chat",
+    "chats": "list the last chats",
+    "model": "NAME: who answers in this chat",
+    "system": "TEXT: the system prompt",
+    "set": "NAME VALUE: a parameter",
+    "private": "keep this chat on this machine, or no longer",
+    "regenerate": "answer again",
+    "continue": "go on where the answer was cut",
+    "receipt": "where the last answer came from",
+    "export": "FILE: write this chat to a new file",
+    "help": "this list",
+    "quit": "leave, as Ctrl+D does",
+}
+
+
+class PlainChat:
+    """One chat held line by line. `read` gives the next line or raises `EOFError`; `say` shows text."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        store: Store,
+        settings: Settings,
+        preferences: Preferences,
+        *,
+        read: Callable[[str], str],
+        say: Callable[[str], None],
+    ) -> None:
+        self.gateway, self.store, self.settings = gateway, store, settings
+        self.read, self.say = read, say
+        self.session = self._session(preferences)
+
+    async def run(self, chat_id: str | None = None) -> None:
+        """Until the end of the input, or /quit."""
+        if chat_id is not None:
+            chat, receipts, notes = await self.store.chat(chat_id)
+            self.session = self._session(Preferences.of(notes))
+            self.session.chat_id, self.session.title = chat_id, chat.summary.title
+            self.session.conversation = Conversation.of(chat, receipts)
+            self._note(f"going on with “{chat.summary.title}”")
+        self._note(f"{self.session.preferences.model} answers; /help lists commands, Ctrl+D leaves")
+        while (typed := await self._prompt()) is not None:
+            try:
+                command = parse(typed)
+                if command is None:
+                    self.session.send(Waiting(typed, gather(unescaped(typed)), HERE))
+                    await self._answer()
+                elif command.command.name == "quit":
+                    break
+                else:
+                    await self._command(command.command.name, command.argument)
+            except EdgeCloudError as error:
+                self._note(error.message)
+        await self.session.aclose()
+
+    async def _prompt(self) -> str | None:
+        """The next prompt: a line, or several between two lines of three quotes."""
+        while True:
+            first = await self._line("you> ")
+            if first is None or first.strip() != BLOCK:
+                if first is None or first.strip():
+                    return first
+                continue
+            lines: list[str] = []
+            while (line := await self._line("")) is not None and line.strip() != BLOCK:
+                lines.append(line)
+            return "\n".join(lines)
+
+    async def _line(self, prompt: str) -> str | None:
+        try:
+            return await asyncio.to_thread(self.read, prompt)
+        except EOFError:
+            return None
+
+    async def _answer(self) -> None:
+        """Show what comes of the answer as it comes."""
+        session, shown, turn = self.session, 0, None
+        while session.is_running:
+            if session.turn is not None:
+                turn = session.turn
+            if turn is not None:
+                shown = self._show(turn, shown)
+            await asyncio.sleep(LOOK_S)
+        if turn is not None:
+            self._show(turn, shown)
+        self.say("\n")
+        head = session.conversation.head
+        if head is None:
+            return
+        for seam in head.seams:
+            self._note(seam)
+        if head.status == "failed":
+            self._note(head.error or "the answer failed")
+        elif head.status == "interrupted":
+            self._note("stopped; /continue goes on, /regenerate asks again")
+        elif head.receipt is not None:
+            self._note(words.line(head.receipt))
+        if session.warning:
+            self._note(session.warning)
+            session.warning = None
+
+    def _show(self, turn: Turn, shown: int) -> int:
+        self.say(turn.text[shown:])
+        return len(turn.text)
+
+    async def _command(self, name: str, argument: str) -> None:
+        if name not in KNOWN:
+            raise BadRequest(f"/{name} needs the screen: leave --plain out, or see /help.")
+        session, chosen = self.session, self.session.preferences
+        head = session.conversation.head
+        match name:
+            case "new":
+                self.session = self._session(replace(chosen, draft=""))
+                self._note("a new chat")
+            case "chats":
+                for chat in (await self.store.chats())[:10]:
+                    self._note(f"{chat.id}  {chat.title}")
+                self._note("edgecloud chat --plain --chat ID goes on with one")
+            case "model" if argument:
+                await session.set_preferences(replace(chosen, model=argument))
+                self._note(f"{argument} answers in this chat")
+            case "model":
+                for card in await self.gateway.models():
+                    self._note(f"{card.id}  {card.detail}")
+            case "system":
+                await session.set_preferences(replace(chosen, system=argument))
+                self._note("the system prompt is set" if argument else "no system prompt")
+            case "set":
+                parameter, _, value = argument.partition(" ")
+                await session.set_preferences(chosen.with_parameter(parameter, value.strip()))
+                self._note(session.preferences.described() or "everything is at the model's own")
+            case "private":
+                await session.set_preferences(replace(chosen, private=not chosen.private))
+                self._note(
+                    "private: nothing leaves this machine" if not chosen.private else "no longer private"
+                )
+            case "regenerate" | "continue" if head is not None and head.role == "assistant":
+                _ = session.regenerate(head) if name == "regenerate" else session.continue_(head)
+                await self._answer()
+            case "receipt" if head is not None and head.receipt is not None:
+                for label, value in words.details(head.receipt):
+                    self._note(f"{label}: {value}")
+            case "export" if session.chat_id is not None:
+                stored = await self.store.show(session.chat_id)
+                path = await asyncio.to_thread(export_chat, stored, argument or default_name(stored))
+                self._note(f"written to {path}")
+            case "help":
+                for known, about in KNOWN.items():
+                    self._note(f"/{known}  {about}")
+                self._note(f"{BLOCK} on a line begins and ends a prompt of several lines; @path adds a file")
+            case _:
+                raise BadRequest("There is no answer yet.")
+
+    def _session(self, preferences: Preferences) -> Session:
+        return Session(self.gateway, self.store, preferences=preferences, offline=self.settings.offline)
+
+    def _note(self, text: str) -> None:
+        self.say(f"-- {text}\n")
+
+
+def run_plain(
+    settings: Settings,
+    open_gateway: Callable[[Settings], Awaitable[Gateway]],
+    preferences: Preferences,
+    chat: str | None,
+) -> int:
+    """Chat on stdin and stdout; returns the exit code."""
+    redirect_native_output()
+    return asyncio.run(_run(settings, open_gateway, preferences, chat))
+
+
+async def _run(
+    settings: Settings,
+    open_gateway: Callable[[Settings], Awaitable[Gateway]],
+    preferences: Preferences,
+    chat: str | None,
+) -> int:
+    is_terminal = sys.stdout.isatty()
+    if sys.stdin.isatty():
+        import readline  # noqa: F401  (gives `input` its line editing)
+
+    store = open_store(settings)
+    gateway = await open_gateway(settings)
+    held = PlainChat(
+        gateway,
+        store,
+        settings,
+        preferences,
+        read=input,
+        say=lambda text: write(sys.stdout, neutral(text, is_terminal=is_terminal)),
+    )
+    running = asyncio.ensure_future(held.run(await which_chat(store, chat)))
+    code = 0
+
+    def interrupted(number: int) -> None:
+        nonlocal code
+        if number == signal.SIGINT and held.session.is_running:
+            held.session.stop()
+            return
+        code = 128 + number
+        running.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, interrupted, number)
+    try:
+        await running
+    except asyncio.CancelledError:
+        await held.session.aclose()
+    finally:
+        await gateway.aclose()
+        await store.aclose()
+    if code:
+        _leave(code)
+    return code
+
+
+def _leave(code: int) -> None:
+    """End at once: a thread still waits for a line, and Python would wait for the thread."""
+    sys.stdout.flush()
+    os._exit(code)

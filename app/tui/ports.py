@@ -1,0 +1,143 @@
+"""What the chat needs of the rest of the house: a gateway, and the history behind threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from edgecloud.errors import StorageError
+from edgecloud.settings import Settings, data_dir
+from edgecloud.types import ChatRequest, Event, Health, ModelCard, Receipt
+
+from ..chats import Chat, ChatSummary, Hit, StoredMessage
+from ..history import History, Removal
+from .state import receipt as receipts
+
+T = TypeVar("T")
+
+
+class Gateway(Protocol):
+    """`app.gateway.Gateway`, `app.client.GatewayClient`, or a scripted one."""
+
+    def chat(self, request: ChatRequest) -> AsyncGenerator[Event, None]: ...
+    async def models(self) -> list[ModelCard]: ...
+    async def count_tokens(self, request: ChatRequest) -> int: ...
+    async def health(self) -> Health: ...
+    async def aclose(self) -> None: ...
+
+
+class Store:
+    """The history for a user interface: every call in a thread, so that a slow disk never stalls a key.
+
+    `open_history` is None where history is off. All methods raise `StorageError`.
+    """
+
+    def __init__(self, open_history: Callable[[], History] | None) -> None:
+        self._open = open_history
+        self._history: History | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def is_on(self) -> bool:
+        return self._open is not None
+
+    async def chats(self, limit: int = 200) -> tuple[ChatSummary, ...]:
+        """Chats, the last used first; none where history is off."""
+        return await self._do(lambda history: history.list(limit)) if self.is_on else ()
+
+    async def last_chat(self) -> str | None:
+        return await self._do(lambda history: history.last_chat()) if self.is_on else None
+
+    async def resolve(self, name: str) -> str:
+        """The chat that an id or the beginning of one means. Raises `NotFound`."""
+        return await self._do(lambda history: history.resolve(name))
+
+    async def unread(self) -> frozenset[str]:
+        return await self._do(lambda history: history.unread()) if self.is_on else frozenset()
+
+    async def prompts(self) -> tuple[str, ...]:
+        return await self._do(lambda history: history.prompts()) if self.is_on else ()
+
+    async def search(self, query: str, limit: int = 50) -> tuple[Hit, ...]:
+        return await self._do(lambda history: history.search(query, limit)) if self.is_on else ()
+
+    async def chat(self, chat_id: str) -> tuple[Chat, dict[str, Receipt], Mapping[str, Any]]:
+        """A whole chat, its receipts by id, and its notes. Raises `NotFound`."""
+
+        def read(history: History) -> tuple[Chat, dict[str, Receipt], Mapping[str, Any]]:
+            chat, stored = history.show(chat_id), history.receipts(chat_id)
+            found = {id: receipts.parse(receipt) for id, receipt in stored.items()}
+            return chat, found, history.notes(chat_id)
+
+        return await self._do(read)
+
+    async def show(self, chat_id: str) -> Chat:
+        return await self._do(lambda history: history.show(chat_id))
+
+    async def raw_receipts(self, chat_id: str) -> Mapping[str, Mapping[str, Any]]:
+        return await self._do(lambda history: history.receipts(chat_id))
+
+    async def rename(self, chat_id: str, title: str) -> None:
+        await self._do(lambda history: history.rename(chat_id, title))
+
+    async def show_branch(self, chat_id: str, message_id: str) -> None:
+        await self._do(lambda history: history.show_branch(chat_id, message_id))
+
+    async def set_notes(self, chat_id: str, values: Mapping[str, Any]) -> None:
+        if self.is_on:
+            await self._do(lambda history: history.set_notes(chat_id, values))
+
+    async def mark_read(self, chat_id: str) -> None:
+        if self.is_on:
+            await self._do(lambda history: history.mark_read(chat_id))
+
+    async def insert(
+        self,
+        title: str,
+        messages: Sequence[StoredMessage],
+        head: str | None,
+        stored: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> str:
+        """A new chat of these messages; returns its id."""
+        return await self._do(lambda history: history.insert(title, messages, head, stored))
+
+    async def remove(self, chat_id: str) -> Removal:
+        """Delete a chat with everything derived from it."""
+        return await self._do(lambda history: history.remove([chat_id]))
+
+    async def aclose(self) -> None:
+        async with self._lock:
+            if self._history is not None:
+                await asyncio.to_thread(self._history.close)
+                self._history = None
+
+    async def _do(self, work: Callable[[History], T]) -> T:
+        if self._open is None:
+            raise StorageError("History is off (`history.enabled`), so there is nothing kept to work on.")
+        async with self._lock:
+            if self._history is not None and not self._history.is_in_place():
+                # Deleted or replaced under our hands: what is open is not what others see.
+                await asyncio.to_thread(self._history.close)
+                self._history = None
+            if self._history is None:
+                self._history = await asyncio.to_thread(self._open)
+            return await asyncio.to_thread(work, self._history)
+
+
+def open_store(settings: Settings) -> Store:
+    """The user's history, or none where it is switched off."""
+
+    def open_history() -> History:
+        history = History(data_dir() / "edgecloud.db")
+        history.recover()
+        return history
+
+    return Store(open_history if settings.history.enabled else None)
+
+
+async def which_chat(store: Store, name: str | None) -> str | None:
+    """The chat to go on with: 'last', an id or the beginning of one; None is a new one. Raises `NotFound`."""
+    if name is None:
+        return None
+    return await (store.last_chat() if name == "last" else store.resolve(name))

@@ -1,0 +1,85 @@
+"""Runs the app in a terminal, from the first key to the exit code, and leaves everything in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from edgecloud.settings import Settings
+
+from ..cli.logs import log_bug
+from ..cli.shell import complain
+from .app import EdgeCloudApp
+from .ports import Gateway, open_store, which_chat
+from .state.preferences import Preferences
+from .terminal import Terminal
+
+CLOSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the chat begins."""
+
+    preferences: Preferences
+    chat: str | None = None
+    """The id of a chat, or the beginning of one; 'last' is the last one."""
+    prompt: str = ""
+    theme: str = ""
+    inline: bool = False
+
+
+def run(settings: Settings, open_gateway: Callable[[Settings], Awaitable[Gateway]], options: Options) -> int:
+    """Chat until the user leaves; returns the exit code. Raises `EdgeCloudError` if there is no beginning."""
+    crashes: list[Exception] = []
+    with Terminal() as terminal:
+        code = asyncio.run(_run(terminal, settings, open_gateway, options, crashes.append))
+    if crashes:
+        place = log_bug(crashes[0])
+        return complain(
+            f"Something went wrong inside edgecloud ({type(crashes[0]).__name__}); what was said is kept, "
+            + (f"the details are in {place}." if place else "but the details could not be written down."),
+            1,
+        )
+    return code
+
+
+async def _run(
+    terminal: Terminal,
+    settings: Settings,
+    open_gateway: Callable[[Settings], Awaitable[Gateway]],
+    options: Options,
+    crashed: Callable[[Exception], None],
+) -> int:
+    store = open_store(settings)
+    gateway = await open_gateway(settings)
+    app = None
+    try:
+        app = EdgeCloudApp(
+            gateway,
+            store,
+            settings,
+            preferences=options.preferences,
+            open_chat=await which_chat(store, options.chat),
+            prompt=options.prompt,
+            theme=options.theme or settings.chat.theme,
+            keys=dict(settings.chat.keys),
+            crashed=crashed,
+        )
+        leaving: set[asyncio.Task[None]] = set()
+
+        def leave(code: int) -> None:
+            leaving.add(asyncio.ensure_future(app.leave(code)))
+
+        with terminal.signals(leave):
+            await app.run_async(inline=options.inline, inline_no_clear=options.inline)
+            return app.return_code or 0
+    finally:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                if app is not None:
+                    await app.chat.stop_all()
+                await gateway.aclose()
+                await store.aclose()

@@ -1,0 +1,452 @@
+"""The chat: messages, the prompt, and around them what holds and what would happen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.css.query import NoMatches
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Input, TextArea
+
+from edgecloud.errors import BadRequest, EdgeCloudError
+from edgecloud.settings import Settings
+from edgecloud.types import ModelCard
+
+from ..commands import HANDLERS
+from ..ports import Gateway, Store
+from ..session import HERE, Route, Session, Waiting
+from ..state.attachments import gather
+from ..state.commands import COMMANDS, matching, parse, unescaped
+from ..state.conversation import Conversation, Node
+from ..state.preferences import Preferences
+from ..state.preview import Preview, preview
+from ..widgets.bars import FootBar, TitleBar
+from ..widgets.code import CodeBlock
+from ..widgets.label import Label
+from ..widgets.prompt import PromptArea
+from ..widgets.sidebar import ChatList, Sidebar
+from ..widgets.transcript import Transcript
+from ..widgets.welcome import Welcome
+
+LOOKS_PER_S = 12
+"""How often a running answer is drawn. Tokens come faster than eyes and terminals take them."""
+
+QUIT_S = 1.0
+"""A second Ctrl+C within this time leaves."""
+
+SIDEBAR_FROM = 110
+"""Columns from which the list of chats stands beside the chat without being asked for."""
+
+
+class ChatScreen(Screen[None]):
+    """One session is shown; others that still answer go on behind it."""
+
+    HELP = """
+## edgecloud
+
+Ask, and the answer comes from this machine or from a pool; the line under it says from where. **Tab** goes
+from the prompt to the messages and the chats. **Ctrl+P** finds every command, `/` begins one in the prompt.
+Every key can be changed in `config.toml`: the ids are in the documentation.
+"""
+
+    BINDINGS: list[BindingType] = [  # noqa: RUF012
+        *(
+            Binding(
+                command.key, f"command('{command.name}')", command.help, id=f"chat.{command.name}", show=False
+            )
+            for command in COMMANDS
+            if command.where != "answer" and command.key and command.name not in ("quit", "stop")
+        ),
+        Binding("escape", "escape", "stop, or back to the prompt", id="chat.stop", show=False),
+        Binding("ctrl+c,super+c", "interrupt", "copy, stop, leave", id="chat.interrupt", show=False),
+    ]
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        store: Store,
+        settings: Settings,
+        *,
+        preferences: Preferences,
+        open_chat: str | None = None,
+        prompt: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self.gateway = gateway
+        self.store = store
+        self.settings = settings
+        self.preferences = preferences
+        self.open_chat = open_chat
+        self.first_prompt = prompt
+        self.clock = clock
+        self.session = self.new_session()
+        self.route: Route = HERE
+        self.cards: list[ModelCard] = []
+        self.editing: Node | None = None
+        self.running: dict[str, Session] = {}
+        self._version = -1
+        self._looks: Timer | None = None
+        self._interrupted_at = -QUIT_S
+
+    def compose(self) -> ComposeResult:
+        with Horizontal():
+            yield Sidebar()
+            with Vertical(id="main"):
+                yield TitleBar()
+                yield Welcome()
+                yield Transcript()
+                yield Label("", id="queue")
+                yield Label("", id="suggestions")
+                yield PromptArea(clock=self.clock)
+                yield FootBar()
+
+    async def on_mount(self) -> None:
+        self._looks = self.set_interval(1 / LOOKS_PER_S, self.look, pause=True)
+        self.query_one(PromptArea).focus()
+        self.query_one(Sidebar).display = self.app.size.width >= SIDEBAR_FROM
+        if self.first_prompt:
+            self.query_one(PromptArea).put(self.first_prompt)
+        await self.show()
+        self.do(self._begin())
+
+    async def _begin(self) -> None:
+        """What takes time, once the screen is there."""
+        if self.open_chat is not None:
+            await self.open(self.open_chat)
+        await self.load_chats()
+        for prompt in await self.store.prompts():
+            self.prompt.earlier.add(prompt)
+        await self.load_models()
+
+    # ------------------------------------------------------------------------------------------ the session
+
+    @property
+    def prompt(self) -> PromptArea:
+        return self.query_one(PromptArea)
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.query_one(Transcript)
+
+    @property
+    def node(self) -> Node | None:
+        """The message that a command means: the one under the cursor, else the latest."""
+        return self.transcript.cursor or self.session.conversation.head
+
+    @property
+    def answer(self) -> Node | None:
+        """The answer that a command means."""
+        node = self.node
+        if node is not None and node.role != "assistant":
+            return node.children[-1] if node.children else None
+        return node
+
+    def new_session(self) -> Session:
+        """A chat in which nothing was said yet."""
+        return Session(
+            self.gateway,
+            self.store,
+            preferences=self.preferences,
+            offline=self.settings.offline,
+            clock=self.clock,
+        )
+
+    async def open(self, chat_id: str, message_id: str | None = None) -> None:
+        """Show a chat from the history. Raises `NotFound`, `StorageError`."""
+        session = self.running.get(chat_id)
+        if session is None or not session.is_running:
+            chat, receipts, notes = await self.store.chat(chat_id)
+            session = Session(
+                self.gateway,
+                self.store,
+                chat_id=chat_id,
+                title=chat.summary.title,
+                conversation=Conversation.of(chat, receipts),
+                preferences=Preferences.of(notes),
+                offline=self.settings.offline,
+                clock=self.clock,
+            )
+        await self.store.mark_read(chat_id)
+        await self.switch(session, at=message_id)
+
+    async def switch(self, session: Session, *, at: str | None = None) -> None:
+        """Show another session; what was typed stays with the one that is left."""
+        self.session.keep_draft(self.prompt.full_text)
+        if self.session.chat_id is not None:
+            await self.session.set_preferences(self.session.preferences)
+        self.session, self.editing, self.route = session, None, HERE
+        self.prompt.put(session.preferences.draft)
+        await self.show(at=at)
+        self.prompt.focus()
+        await self.load_chats()
+
+    async def show(self, *, at: str | None = None) -> None:
+        """Show the session from the start."""
+        path = self.session.conversation.path
+        node = next((node for node in path if node.id == at), None) if at else None
+        await self.transcript.open(self.session.conversation, at=node)
+        if node is not None:
+            self.transcript.focus()
+        self._version = -1
+        await self.look()
+
+    async def leave(self) -> None:
+        """Keep what was typed, and stop what runs so that its partial is kept too."""
+        self.session.keep_draft(self.prompt.full_text)
+        if self.session.chat_id is not None:
+            await self.session.set_preferences(self.session.preferences)
+        await self.stop_all()
+
+    async def stop_all(self) -> None:
+        """End every answer that still comes, and wait until its partial is kept."""
+        for session in {*self.running.values(), self.session}:
+            await session.aclose()
+
+    # ------------------------------------------------------------------------------------------- looking
+
+    async def look(self) -> None:
+        """Show what changed since the last look."""
+        session = self.session
+        if session.version != self._version:
+            self._version = session.version
+            await self.transcript.sync()
+            self.show_bars()
+        if session.turn is not None and session.answering is not None:
+            self.transcript.look(session.answering, session.turn, self.clock())
+        if session.warning:
+            self.say(session.warning, "warning")
+            session.warning = None
+        if self._looks is not None:
+            if session.is_running:
+                self._looks.resume()
+            else:
+                self._looks.pause()
+
+    def show_bars(self) -> None:
+        """Show title, badges, queue, and what a prompt would do."""
+        session, chosen = self.session, self.session.preferences
+        badges = [
+            "offline" if self.settings.offline else "",
+            "private" if chosen.private else "",
+            chosen.described(),
+            "system prompt" if chosen.system else "",
+            chosen.model if chosen.model != "auto" else "",
+        ]
+        self.query_one(TitleBar).show(session.title, [badge for badge in badges if badge])
+        queue = self.query_one("#queue", Label)
+        queue.display = bool(session.queue)
+        waiting = "waits" if len(session.queue) == 1 else "wait"
+        act = "" if session.is_running else ", Enter sends"
+        if session.queue:
+            queue.show(
+                f"{len(session.queue)} {waiting} · Esc takes back{act}: {session.queue[-1].typed[:60]}"
+            )
+        self.query_one(Welcome).display = session.is_fresh
+        self.transcript.display = not session.is_fresh
+        self.query_one(Welcome).show(self._who())
+        would = self.would()
+        self.query_one(FootBar).show(would.line())
+        self.prompt.border_title = "edit" if self.editing else self._frame(would)
+        self.set_class(self.settings.offline, "-offline")
+        self.set_class(chosen.private, "-private")
+
+    def would(self) -> Preview:
+        """What would happen if the prompt were sent now."""
+        messages = self.session.conversation.messages(self.session.conversation.head)
+        length = sum(len(message.content) for message in messages) + len(self.prompt.text)
+        model = self.route.model or self.session.preferences.model
+        return preview(model, self.cards, length + len(self.session.preferences.system))
+
+    def _frame(self, would: Preview) -> str:
+        """What the frame of the prompt says of where it goes."""
+        if self.session.preferences.private:
+            return "private: this machine only"
+        if self.settings.offline:
+            return "offline: this machine only"
+        if self.route.is_set:
+            return f"this turn: {self.route.model or self.route.mode}"
+        return "this machine" if would.is_local else self.session.preferences.model
+
+    def _who(self) -> str:
+        where = (
+            "with nothing sent anywhere" if self.settings.offline or not self.settings.pool else "or a pool"
+        )
+        return (
+            f"Ask anything: {self.settings.model} answers on this machine, {where}. /model gets a larger one."
+        )
+
+    # ------------------------------------------------------------------------------------------- commands
+
+    def do(self, work: Coroutine[None, None, object]) -> None:
+        """Run something that takes time; an error that a user can meet is said, any other is a bug."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except EdgeCloudError as error:
+                self.say(error.message, "error")
+
+        self.run_worker(guarded())
+
+    def say(self, sentence: str, severity: str = "information") -> None:
+        """A sentence in a corner, for a while."""
+        self.notify(sentence, severity=severity, markup=False)  # type: ignore[arg-type]
+
+    def run_command(self, name: str, argument: str = "") -> None:
+        """Do what a command says."""
+        self.do(HANDLERS[name](self, argument))
+
+    def action_command(self, name: str) -> None:
+        self.run_command(name)
+
+    def action_chat_command(self, name: str) -> None:
+        """A command for the chat under the cursor of the list."""
+        chosen = self.query_one(ChatList).chosen
+        if chosen is not None:
+            self.do(HANDLERS[name](self, "", chosen))
+
+    def action_escape(self) -> None:
+        if self.session.is_running:
+            self.session.stop()
+        elif self.focused is not self.prompt:
+            self.transcript.cursor = None
+            self.prompt.focus()
+        elif self.editing is not None:
+            self.editing = None
+            self.prompt.clear_all()
+        elif waiting := self.session.unqueue():
+            self.prompt.put(waiting.typed)
+        self.do(self.look())
+
+    def action_interrupt(self) -> None:
+        """Ctrl+C: copy what is selected, else stop the answer, else leave at the second press."""
+        selected = self.get_selected_text() or self._selected_in_field()
+        if selected:
+            self.app.copy_to_clipboard(selected)
+            self.clear_selection()
+        elif self.session.is_running:
+            self.session.stop()
+        elif self.clock() - self._interrupted_at < QUIT_S:
+            self.run_command("quit")
+        else:
+            self._interrupted_at = self.clock()
+            self.say("Ctrl+C again leaves; what was typed is kept.")
+
+    def _selected_in_field(self) -> str:
+        focused = self.focused
+        return focused.selected_text if isinstance(focused, (TextArea, Input)) else ""
+
+    def action_scroll(self, pages: int) -> None:
+        if pages < 0:
+            self.transcript.scroll_page_up(animate=False)
+        else:
+            self.transcript.scroll_page_down(animate=False)
+
+    # ------------------------------------------------------------------------------------------- messages
+
+    @on(PromptArea.Submitted)
+    async def submitted(self, event: PromptArea.Submitted) -> None:
+        event.stop()
+        await self.submit(event.text)
+
+    async def submit(self, text: str) -> None:
+        """Do what was typed: a command, a prompt, or with nothing typed what waits."""
+        if not text.strip():
+            self.session.go_on()
+            await self.look()
+            return
+        try:
+            if (typed := parse(text)) is not None:
+                self.prompt.clear_all()
+                self.run_command(typed.command.name, typed.argument)
+                return
+            prompt = gather(unescaped(text))
+        except BadRequest as error:
+            self.say(error.message, "error")
+            return
+        waiting = Waiting(text, prompt, self.route)
+        if self.editing is None:
+            self.session.send(waiting)
+        elif not self.session.edit(self.editing, waiting):
+            self.say("An answer is coming: stop it with Esc, or wait for its end.", "warning")
+            return
+        self.prompt.clear_all()
+        self.prompt.earlier.add(text)
+        self.editing, self.route = None, HERE
+        self.watch_session(self.session)
+        self.transcript.anchor()
+        await self.look()
+
+    def watch_session(self, session: Session) -> None:
+        """Notice when its answer ends, whatever is shown then."""
+        session.ended = self._session_ended
+        if session.chat_id is not None:
+            self.running[session.chat_id] = session
+
+    def _session_ended(self, session: Session) -> None:
+        if session.chat_id is not None and not session.queue:
+            self.running.pop(session.chat_id, None)
+        self.do(self._after(session))
+
+    async def _after(self, session: Session) -> None:
+        if not self.is_attached:
+            return
+        if session is self.session:
+            await self.look()
+            if session.chat_id is not None:
+                await self.store.mark_read(session.chat_id)
+        elif session.title:
+            self.say(f"Answered in “{session.title}”.")
+        await self.load_chats()
+
+    @on(TextArea.Changed, "#prompt")
+    def prompt_changed(self) -> None:
+        try:
+            self.query_one(FootBar).show(self.would().line())
+            commands = matching(self.prompt.text)
+            line = "   ".join(f"/{command.name} {command.argument}".rstrip() for command in commands[:8])
+            suggestions = self.query_one("#suggestions", Label)
+            suggestions.display = bool(commands)
+            suggestions.show(f"{line}\n{commands[0].help}" if commands else "")
+        except NoMatches:
+            pass  # the screen is being put together or taken down
+
+    @on(Transcript.TopReached)
+    async def top_reached(self) -> None:
+        await self.transcript.show_earlier()
+
+    @on(Sidebar.Opened)
+    def chat_opened(self, event: Sidebar.Opened) -> None:
+        self.do(self.open(event.chat_id, event.message_id))
+
+    @on(Sidebar.Searched)
+    def chats_searched(self, event: Sidebar.Searched) -> None:
+        self.do(self.load_chats(event.words))
+
+    @on(CodeBlock.CopyRequested)
+    def copy_requested(self, event: CodeBlock.CopyRequested) -> None:
+        self.app.copy_to_clipboard(event.code)
+
+    # -------------------------------------------------------------------------------------------- loading
+
+    async def load_chats(self, words: str | None = None) -> None:
+        """Fill the list of chats, or what a search for words found."""
+        sidebar = self.query_one(Sidebar)
+        words = self.query_one("#search", Input).value if words is None else words
+        if words.strip():
+            sidebar.show_hits(await self.store.search(words))
+        else:
+            chats, unread = await self.store.chats(), await self.store.unread()
+            sidebar.show_chats(chats, unread, self.session.chat_id)
+
+    async def load_models(self) -> None:
+        """Ask which models there are; without an answer the preview says less."""
+        self.cards = await self.gateway.models()
+        self.show_bars()

@@ -1,0 +1,91 @@
+"""Small questions above the chat: a text to type, a yes or no, a text to read."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, TextArea
+
+from ..render.lines import Layable, plain_lines
+from ..widgets.flow import Flow
+from ..widgets.label import Label, visible
+
+_CLOSE: list[BindingType] = [Binding("escape", "dismiss(None)", "close", id="dialog.close")]
+
+
+class AskText(ModalScreen[str | None]):
+    """A line of text, or several with `multiline`; None if it was left."""
+
+    BINDINGS = [*_CLOSE, Binding("ctrl+j,f10", "done", "done", id="dialog.done")]  # noqa: RUF012
+
+    def __init__(self, question: str, text: str = "", *, multiline: bool = False) -> None:
+        super().__init__()
+        self.question = question
+        self.text = text
+        self.multiline = multiline
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Label(self.question)
+            if self.multiline:
+                yield TextArea(self.text, tab_behavior="focus", highlight_cursor_line=False)
+                yield Label("Ctrl+J is done, Esc leaves it as it was", classes="hint")
+            else:
+                yield Input(self.text)
+                yield Label("Enter is done, Esc leaves it as it was", classes="hint")
+
+    @on(Input.Submitted)
+    def submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value)
+
+    def action_done(self) -> None:
+        self.dismiss(self.query_one(TextArea).text if self.multiline else self.query_one(Input).value)
+
+
+class Confirm(ModalScreen[bool]):
+    """A yes or no; leaving it is no."""
+
+    BINDINGS: list[BindingType] = [  # noqa: RUF012
+        Binding("escape,n", "dismiss(False)", "no", id="confirm.no"),
+        Binding("y", "dismiss(True)", "yes", id="confirm.yes"),
+    ]
+
+    def __init__(self, question: str, yes: str) -> None:
+        super().__init__()
+        self.question = question
+        self.yes = yes
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Label(self.question)
+            with Horizontal(classes="buttons"):
+                yield Button(f"y  {self.yes}", id="yes", variant="error", compact=True)
+                yield Button("n  no", id="no", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#no", Button).focus()
+
+    @on(Button.Pressed)
+    def pressed(self, event: Button.Pressed) -> None:
+        self.dismiss(event.button.id == "yes")
+
+
+class Reader(ModalScreen[None]):
+    """A text to scroll through; its words can be selected with the mouse."""
+
+    BINDINGS = [*_CLOSE, Binding("q,enter", "dismiss(None)", show=False, id="reader.close")]  # noqa: RUF012
+
+    def __init__(self, title: str, body: str | list[Layable]) -> None:
+        super().__init__()
+        self.heading = title
+        self.body: list[Layable] = [*plain_lines(visible(body))] if isinstance(body, str) else body
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog reader"):
+            yield Label(self.heading, classes="heading")
+            with VerticalScroll():
+                yield Flow(self.body)
+            yield Label("Esc closes", classes="hint")

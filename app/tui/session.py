@@ -1,0 +1,273 @@
+"""One chat being held: prompts wait here while an answer comes, and go on whether anybody looks or not.
+
+Nothing here draws. The screen looks at `turn` and `version` a few times a second, so that a token never wakes
+more than this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from edgecloud.errors import EdgeCloudError, StorageError, sentence
+from edgecloud.types import ChatRequest, Message, Mode, new_id
+
+from .ports import Gateway, Store
+from .state.attachments import Prompt
+from .state.conversation import Conversation, Node
+from .state.preferences import Preferences
+from .state.turn import Turn
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Who is asked for one turn instead of what the chat says. Empty is the chat's own."""
+
+    model: str = ""
+    mode: Mode | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return bool(self.model) or self.mode is not None
+
+
+HERE = Route()
+"""What the chat says."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """A prompt in the queue, as it was typed and as it will be sent."""
+
+    typed: str
+    prompt: Prompt
+    route: Route = HERE
+    fresh: bool = False
+
+
+class Session:
+    """A chat's tree, what runs in it and what waits. `offline` is whether nothing distant may be asked.
+
+    `ended` is called when an answer has ended, whatever its end.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        store: Store,
+        *,
+        chat_id: str | None = None,
+        title: str = "",
+        conversation: Conversation | None = None,
+        preferences: Preferences | None = None,
+        offline: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.gateway = gateway
+        self.store = store
+        self.chat_id = chat_id
+        self.title = title
+        self.conversation = conversation or Conversation()
+        self.preferences = preferences or Preferences()
+        self.offline = offline
+        self.clock = clock
+        self.queue: list[Waiting] = []
+        self.turn: Turn | None = None
+        self.answering: Node | None = None
+        self.version = 0
+        """Counts changes of the tree and the queue; deltas of a running answer are no such change."""
+        self.warning: str | None = None
+        self.ended: Callable[[Session], None] = lambda session: None
+        self._task: asyncio.Task[object] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing was said yet."""
+        return self.conversation.head is None and not self.queue and not self.is_running
+
+    # -------------------------------------------------------------------------------------------- asking
+
+    def send(self, waiting: Waiting) -> None:
+        """Ask, or wait in the queue while an answer comes."""
+        self.queue.append(waiting)
+        self.changed()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Ask what waits, unless an answer is coming; it goes on with the rest by itself."""
+        if self.queue and not self.is_running:
+            self._run(self._work_off())
+
+    def unqueue(self) -> Waiting | None:
+        """Take back the prompt that waits last."""
+        if not self.queue:
+            return None
+        waiting = self.queue.pop()
+        self.changed()
+        return waiting
+
+    def regenerate(self, answer: Node, route: Route = HERE, *, fresh: bool = True) -> bool:
+        """Another answer to the same question, beside the first; False while one is coming."""
+        return self._alone(answer.parent, route, fresh=fresh)
+
+    def edit(self, question: Node, waiting: Waiting) -> bool:
+        """Ask the question in other words, beside the first; False while an answer is coming."""
+        if self.is_running:
+            return False
+        self.conversation.head = question.parent
+        self.queue.insert(0, waiting)
+        self.go_on()
+        return True
+
+    def continue_(self, answer: Node) -> bool:
+        """Let the model go on where an answer was cut; False while one is coming."""
+        return self._alone(answer.parent, prefix=answer.message.content)
+
+    def stop(self) -> None:
+        """End the answer that is coming and keep what is there; what waits stays in the queue."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def aclose(self) -> None:
+        """Stop and wait for the end."""
+        self.stop()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    # ------------------------------------------------------------------------------------------- settings
+
+    async def set_preferences(self, preferences: Preferences) -> None:
+        """Keep them with the chat, once there is one."""
+        self.preferences = preferences
+        self.changed()
+        await self._note()
+
+    def changed(self) -> None:
+        self.version += 1
+
+    # --------------------------------------------------------------------------------------------- inside
+
+    def _alone(
+        self, question: Node | None, route: Route = HERE, *, prefix: str = "", fresh: bool = False
+    ) -> bool:
+        if self.is_running or question is None:
+            return False
+        self._run(self._answer(question, route, fresh=fresh, prefix=prefix))
+        return True
+
+    def _run(self, work: Coroutine[None, None, object]) -> None:
+        self._task = asyncio.create_task(work)
+
+    async def _work_off(self) -> None:
+        while self.queue:
+            waiting = self.queue.pop(0)
+            parent = self.conversation.head
+            # What a model can't be sent is passed over, as the history does.
+            while parent is not None and not parent.is_sendable:
+                parent = parent.parent
+            message = Message("user", waiting.prompt.text, images=waiting.prompt.images)
+            question = self.conversation.add(message, parent)
+            if not await self._answer(question, waiting.route, fresh=waiting.fresh):
+                return
+
+    async def _answer(self, question: Node, route: Route, *, fresh: bool, prefix: str = "") -> bool:
+        """Answer one question; False if the queue should wait for the user to look."""
+        is_new = self.chat_id is None
+        self.chat_id = self.chat_id or new_id("chat")
+        node = self.conversation.add(Message("assistant", prefix), question, status="running")
+        turn = self.turn = Turn(self.clock(), prefix)
+        self.answering = node
+        self.changed()
+        request = self.request(question, route, fresh=fresh, prefix=prefix)
+        try:
+            async with aclosing(self.gateway.chat(request)) as events:
+                async for event in events:
+                    turn.see(event, self.clock())
+                    if turn.status.startswith(("This answer is not kept", "The end of this answer")):
+                        self.warning, turn.status = turn.status, ""
+            node.status = "complete"
+        except asyncio.CancelledError:
+            node.status = "interrupted"
+        except Exception as error:
+            shown = sentence(error)
+            if shown is not error:
+                log.exception("an answer failed in the chat")
+            node.status, node.error = "failed", shown.message
+        finally:
+            self._settle(node, turn)
+        await self._remember(is_new)
+        self.ended(self)
+        return node.status == "complete"
+
+    def request(
+        self, question: Node | None, route: Route, *, fresh: bool = False, prefix: str = ""
+    ) -> ChatRequest:
+        """What is sent to go on after `question`, as the chat's preferences and this turn's route say."""
+        chosen = self.preferences
+        messages = self.conversation.messages(question)
+        if chosen.system:
+            messages = (Message("system", chosen.system), *messages)
+        if prefix:
+            messages = (*messages, Message("assistant", prefix))
+        return ChatRequest(
+            messages=messages,
+            model=route.model or chosen.model,
+            sampling=chosen.sampling,
+            max_tokens=chosen.max_tokens,
+            continue_final=bool(prefix),
+            mode=route.mode or chosen.mode,
+            private=chosen.private,
+            fresh=fresh,
+            offline=self.offline,
+            journal=self.store.is_on,
+            chat_id=self.chat_id,
+            parent_id=question.id if question else None,
+            door="chat",
+        )
+
+    def _settle(self, node: Node, turn: Turn) -> None:
+        node.message = Message(
+            "assistant", turn.text, tool_calls=turn.tool_calls, reasoning=turn.reasoning or None
+        )
+        node.finish_reason, node.receipt, node.seams = turn.finish_reason, turn.receipt, tuple(turn.seams)
+        node.receipt_id = turn.receipt.id if turn.receipt else None
+        node.model = turn.receipt.model if turn.receipt else turn.start.model if turn.start else ""
+        node.id = turn.message_id
+        self.turn = self.answering = None
+        self.changed()
+
+    async def _remember(self, is_new: bool) -> None:
+        """Learn under which ids the history keeps what was said."""
+        if not self.store.is_on or self.chat_id is None:
+            return
+        try:
+            chat = await self.store.show(self.chat_id)
+            self.conversation.bind(chat)
+            if is_new:
+                self.title = chat.summary.title
+                await self._note()
+        except (EdgeCloudError, asyncio.CancelledError) as error:
+            # The answer is on the screen; that it was not kept is said by the gateway.
+            log.info("the chat could not be read back: %s", error)
+
+    async def _note(self) -> None:
+        if self.chat_id is None:
+            return
+        try:
+            await self.store.set_notes(self.chat_id, self.preferences.noted())
+        except StorageError as error:
+            self.warning = error.message
+
+    def keep_draft(self, typed: str) -> None:
+        """Remember what was typed and not sent."""
+        self.preferences = replace(self.preferences, draft=typed)

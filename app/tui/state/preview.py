@@ -1,0 +1,54 @@
+"""What would happen if the prompt were sent now, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgecloud.types import ModelCard
+
+CHARACTERS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Where it would go (empty: not known yet) and what it would take, as sentences' parts."""
+
+    where: str
+    is_local: bool
+    tokens: int
+    price: str = ""
+    wait: str = ""
+    cache: str = ""
+
+    def line(self) -> str:
+        """The parts that say something."""
+        parts = [
+            self.where,
+            f"about {self.tokens:,} tokens" if self.tokens else "",
+            self.wait,
+            self.price,
+            self.cache,
+        ]
+        return " · ".join(part for part in parts if part)
+
+
+def preview(model: str, cards: Sequence[ModelCard], num_characters: int, *, cache: str = "") -> Preview:
+    """Who would answer as `model`, by the list of models. `num_characters` are those of the whole request."""
+    card = resolve(model, cards)
+    tokens = num_characters // CHARACTERS_PER_TOKEN
+    if card is None:
+        return Preview(model if model != "auto" else "", False, tokens, cache=cache)
+    is_local = card.engine != "pool"
+    place = "on this machine" if is_local else "on a pool"
+    return Preview(f"{card.id} {place}", is_local, tokens, "free" if is_local else "", cache=cache)
+
+
+def resolve(model: str, cards: Sequence[ModelCard]) -> ModelCard | None:
+    """The card that a name means, `auto` included; None for a path, a model to be pulled, or no list yet."""
+    if model == "auto":
+        auto = next((card for card in cards if card.kind == "auto"), None)
+        chat = [card for card in cards if card.kind == "chat"]
+        named = next((card for card in chat if auto is not None and card.id == auto.detail), None)
+        return named or (chat[0] if len(chat) == 1 else None)
+    return next((card for card in cards if card.kind == "chat" and model in (card.id, *card.aliases)), None)

@@ -1,0 +1,134 @@
+"""A receipt in words: one quiet line, and the whole of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from edgecloud.types import Attempt, CacheInfo, Receipt
+
+_SYMBOLS = {"USD": "$", "EUR": "€", "GBP": "£", "CNY": "¥", "JPY": "¥"}
+
+
+def line(receipt: Receipt) -> str:
+    """Where it came from, how fast, how much and at what price, on one line."""
+    parts = [where(receipt)]
+    if receipt.cache.verdict in ("exact", "semantic"):
+        parts.append(cache(receipt.cache))
+    else:
+        parts.append(f"first word {seconds(receipt.ttft_s)}")
+        if receipt.tokens_per_s:
+            parts.append(f"{receipt.tokens_per_s:.0f} tokens/s")
+    parts += [tokens(receipt), money(receipt.cost, receipt.currency)]
+    return " · ".join(parts)
+
+
+def details(receipt: Receipt) -> list[tuple[str, str]]:
+    """Every field that says something, with its name."""
+    rows = [
+        ("answered by", where(receipt) + (f" ({receipt.variant})" if receipt.variant else "")),
+        ("because", receipt.reason),
+        ("waited", f"{seconds(receipt.queue_s)} in the queue, {seconds(receipt.ttft_s)} to the first word"),
+        ("took", seconds(receipt.total_s) + speed(receipt)),
+        (
+            "tokens",
+            f"{receipt.prompt_tokens:,} in ({receipt.cached_tokens:,} reused), "
+            f"{receipt.completion_tokens:,} out",
+        ),
+        ("price", money(receipt.cost, receipt.currency)),
+        ("cache", cache(receipt.cache)),
+    ]
+    if len(receipt.attempts) > 1 or any(attempt.outcome != "ok" for attempt in receipt.attempts):
+        rows.append(("attempts", ", ".join(_attempt(attempt) for attempt in receipt.attempts)))
+    rows.append(("id", receipt.id))
+    return rows
+
+
+def where(receipt: Receipt) -> str:
+    """The engine and its model, once if they have one name."""
+    if receipt.model in ("", receipt.engine):
+        return receipt.engine
+    return f"{receipt.engine} · {receipt.model}"
+
+
+def speed(receipt: Receipt) -> str:
+    return f", {receipt.tokens_per_s:.0f} tokens/s" if receipt.tokens_per_s else ""
+
+
+def tokens(receipt: Receipt) -> str:
+    """Tokens in, of these reused, and out."""
+    reused = f" ({receipt.cached_tokens:,} reused)" if receipt.cached_tokens else ""
+    return f"{receipt.prompt_tokens:,} in{reused}, {receipt.completion_tokens:,} out"
+
+
+def cache(info: CacheInfo) -> str:
+    """What the cache said: a hit with its age and how near the question was."""
+    match info.verdict:
+        case "off":
+            return "cache off"
+        case "miss":
+            return "not in the cache"
+        case "exact":
+            return f"from the cache, {age(info.age_s)} old"
+        case "semantic":
+            nearness = f", {info.similarity:.2f} alike" if info.similarity is not None else ""
+            return f"from the cache, {age(info.age_s)} old{nearness}"
+
+
+def money(amount: float, currency: str) -> str:
+    """A price: free is free, and a fraction of a cent keeps two digits that say something."""
+    if amount == 0:
+        return "free"
+    digits = 2 if amount >= 0.1 else 4 if amount >= 0.001 else 6
+    symbol = _SYMBOLS.get(currency)
+    return f"{symbol}{amount:.{digits}f}" if symbol else f"{amount:.{digits}f} {currency}"
+
+
+def seconds(value: float) -> str:
+    """A duration as people say it."""
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:.1f} s" if value < 60 else f"{value // 60:.0f} min {value % 60:.0f} s"
+
+
+def age(value: float | None) -> str:
+    """How long ago, in the largest unit that is at least one."""
+    if value is None:
+        return "some time"
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if value >= 2 * length:
+            return f"{value // length:.0f} {unit}"
+    return f"{value:.0f} s"
+
+
+def parse(stored: Mapping[str, Any]) -> Receipt:
+    """A receipt as the history has it; what another version wrote more or less of is left out or at its
+    default."""
+    values: dict[str, Any] = dict.fromkeys(
+        ("id", "engine", "model", "variant", "reason"), ""
+    ) | dict.fromkeys(
+        (
+            "prompt_tokens",
+            "cached_tokens",
+            "completion_tokens",
+            "queue_s",
+            "ttft_s",
+            "total_s",
+            "tokens_per_s",
+        ),
+        0,
+    )
+    values |= {"mode": "auto"} | _known(Receipt, stored)
+    values["attempts"] = tuple(Attempt(**_known(Attempt, row)) for row in stored.get("attempts", ()))
+    values["cache"] = CacheInfo(**_known(CacheInfo, stored.get("cache") or {}))
+    return Receipt(**values)
+
+
+def _known(kind: type, stored: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in stored.items() if name in names}
+
+
+def _attempt(attempt: Attempt) -> str:
+    return f"{attempt.engine}: {attempt.outcome} after {seconds(attempt.seconds)}"

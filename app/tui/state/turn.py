@@ -1,0 +1,102 @@
+"""One answer while it comes: what has arrived, how it stands, and how fast.
+
+Times are taken when an event arrives and not when it is drawn: drawing may be late.
+"""
+
+from __future__ import annotations
+
+from edgecloud.types import (
+    ChoiceDone,
+    Event,
+    Finish,
+    Notice,
+    ReasoningDelta,
+    Receipt,
+    Start,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+)
+
+_SEAMS = ("rerouted", "continued", "truncated")
+
+
+class Turn:
+    """Takes the events of one request, the first choice's. `began` and `now` are seconds of one clock."""
+
+    def __init__(self, began: float, prefix: str = "") -> None:
+        self.began = began
+        self.text = prefix
+        self.reasoning = ""
+        self.calls: dict[int, ToolCall] = {}
+        self.seams: list[str] = []
+        self.status = ""
+        self.start: Start | None = None
+        self.first_token_at: float | None = None
+        self.last_token_at: float | None = None
+        self.num_tokens = 0
+        self.finish_reason: str | None = None
+        self.receipt: Receipt | None = None
+        self.chat_id: str | None = None
+        self.message_id: str | None = None
+
+    def see(self, event: Event, now: float) -> None:
+        """Take in one event."""
+        match event:
+            case Start():
+                self.start, self.status = event, ""
+            case TextDelta(index=0):
+                self.text += event.text
+                self._count(event.num_tokens, now)
+            case ReasoningDelta(index=0):
+                self.reasoning += event.text
+                self._count(event.num_tokens, now)
+            case ToolCallDelta(index=0):
+                call = self.calls.get(event.call_index, ToolCall("", "", ""))
+                self.calls[event.call_index] = ToolCall(
+                    event.id or call.id, event.name or call.name, call.arguments + event.arguments
+                )
+                self._count(1, now)
+            case ChoiceDone(index=0):
+                self.finish_reason = event.reason
+            case Notice():
+                if event.kind in _SEAMS:
+                    self.seams.append(event.text)
+                else:
+                    self.status = event.text
+            case Finish():
+                self.receipt = event.receipt
+                self.chat_id, self.message_id = event.chat_id, event.message_id
+
+    def _count(self, num_tokens: int, now: float) -> None:
+        if self.first_token_at is None:
+            self.first_token_at = now
+        self.last_token_at = now
+        self.num_tokens += num_tokens
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return tuple(call for _, call in sorted(self.calls.items()))
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of the tokens after the first; None before there is a second."""
+        if self.first_token_at is None or self.last_token_at is None or self.num_tokens < 2:
+            return None
+        seconds = self.last_token_at - self.first_token_at
+        return (self.num_tokens - 1) / seconds if seconds > 0 else None
+
+    def state(self, now: float) -> str:
+        """What is going on, in a few words and with the seconds: waiting is never a bare spinner."""
+        if self.first_token_at is None:
+            if self.status:
+                doing = self.status
+            elif self.start is None:
+                doing = "waiting for the model"
+            else:
+                doing = f"{self.start.model} reads {self.start.prompt_tokens:,} tokens"
+            return f"{doing} · {now - self.began:.0f} s"
+        doing = "thinks" if self.reasoning and not self.text else "answers"
+        speed = self.tokens_per_s
+        pace = f" · {speed:.0f} tokens/s" if speed is not None else ""
+        return f"{self.start.model if self.start else 'the model'} {doing} · {self.num_tokens:,} tokens{pace}"

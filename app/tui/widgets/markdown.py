@@ -1,0 +1,73 @@
+"""An answer's text: finished blocks as Markdown, the one that is still being written as plain text."""
+
+from __future__ import annotations
+
+from textual.containers import Vertical
+from textual.widget import Widget
+
+from ..render.lines import Line, plain_lines
+from ..render.markdown import Code, render
+from ..state.blocks import BlockSplitter, split
+from .code import CodeBlock
+from .flow import Flow
+from .label import visible
+
+
+class MarkdownText(Vertical):
+    """`append` what comes, `finish` when no more does."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(*(widget for block in split(visible(text)) for widget in block_widgets(block)))
+        self._splitter = BlockSplitter()
+        self._open: Flow | None = None
+        self._open_text = ""
+        self._open_lines: list[Line] = []
+
+    def append(self, text: str) -> None:
+        """Show more text: new blocks that it finished, and what is open now."""
+        blocks = self._splitter.feed(visible(text))
+        if blocks:
+            self._close(blocks)
+        self._show_open()
+
+    def finish(self) -> None:
+        """Show what is open as what it is."""
+        rest = self._splitter.close()
+        self._close(split(rest))
+
+    def _close(self, blocks: list[str]) -> None:
+        widgets = [widget for block in blocks for widget in block_widgets(block)]
+        if self._open is not None:
+            self._open.remove()
+            self._open = None
+        self._open_text, self._open_lines = "", []
+        self.mount(*widgets)
+
+    def _show_open(self) -> None:
+        text = self._splitter.open
+        if not text.strip():
+            return
+        # All lines but the last are as they were.
+        if not text.startswith(self._open_text):
+            self._open_lines = []
+        kept = self._open_lines[:-1]
+        start = sum(len(line.content.plain) + 1 for line in kept) if "\t" not in text else 0
+        wrap = "fold" if self._splitter.in_fence else "word"
+        lines = [*kept, *plain_lines(text[start:], wrap=wrap)] if start else plain_lines(text, wrap=wrap)
+        self._open_text, self._open_lines = text, lines
+        shown = lines[:-1] if not lines[-1].content.plain and len(lines) > 1 else lines
+        if self._open is None:
+            self._open = Flow(shown, classes="open")
+            self.mount(self._open)
+        else:
+            self._open.show(shown)
+
+
+def block_widgets(block: str) -> list[Widget]:
+    """The widgets of one block's Markdown."""
+    return [
+        CodeBlock(piece.text, piece.language)
+        if isinstance(piece, Code)
+        else Flow(piece.items, classes="prose")
+        for piece in render(block)
+    ]

@@ -1,0 +1,147 @@
+"""Where the prompt is typed: grows with its text, sends with Enter, and never sends half of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from textual.binding import Binding, BindingType
+from textual.events import Key, Paste
+from textual.message import Message
+from textual.timer import Timer
+from textual.widgets import TextArea
+
+from ..state.attachments import as_mentions
+from ..state.prompt_history import PromptHistory
+from ..state.typing import BURST_PAUSE_S, BURST_S, Chips, enter_sends
+
+_BROKEN_MOUSE = "NaN"
+"""VS Code's terminal sends mouse reports with this in their place, which arrive as typed text."""
+
+
+class PromptArea(TextArea):
+    """Posts `Submitted` with the text as it is to be sent, pastes unfolded."""
+
+    HELP = """
+## The prompt
+
+Enter sends, **Ctrl+J** is a new line. Enter is a new line too inside of an open code fence and in the middle
+of several lines.
+
+- `@path` attaches a file; so does dropping one on the terminal
+- `/` begins a command, `//` a text that begins with a slash
+- **↑** on the first line brings earlier prompts back
+- **Esc** stops an answer; what you send meanwhile waits its turn
+"""
+
+    BINDINGS: list[BindingType] = [  # noqa: RUF012
+        Binding("ctrl+j,shift+enter", "newline", "new line", id="prompt.newline", show=False),
+        Binding("up", "up", "earlier prompt", id="prompt.earlier", show=False),
+        Binding("down", "down", "later prompt", id="prompt.later", show=False),
+        Binding("ctrl+c,super+c", "screen.interrupt", show=False, id="prompt.interrupt"),
+        Binding("pageup", "screen.scroll(-1)", "scroll up", show=False, id="prompt.page_up"),
+        Binding("pagedown", "screen.scroll(1)", "scroll down", show=False, id="prompt.page_down"),
+    ]
+
+    class Submitted(Message):
+        """Enter was pressed to send; `text` has the pastes in it."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(id="prompt", soft_wrap=True, tab_behavior="focus", highlight_cursor_line=False)
+        self.placeholder = "Ask anything"
+        self.earlier = PromptHistory()
+        self._chips = Chips()
+        self._clock = clock
+        self._last_key_at = -1.0
+        self._recalled: str | None = None
+        self._doubtful_enter: Timer | None = None
+
+    @property
+    def full_text(self) -> str:
+        """What would be sent, pastes unfolded."""
+        return self._chips.unfold(self.text)
+
+    def take(self) -> str:
+        """The text to send; the prompt is empty then."""
+        text = self.full_text
+        self.clear_all()
+        return text
+
+    def put(self, text: str) -> None:
+        """Show a text to be edited, the cursor at its end; a long one as pasted."""
+        self._chips.clear()
+        self.load_text(self._chips.put(text))
+        self.move_cursor(self.document.end)
+
+    def clear_all(self) -> None:
+        self._chips.clear()
+        self.load_text("")
+        self.earlier.leave()
+
+    async def _on_key(self, event: Key) -> None:
+        now, last = self._clock(), self._last_key_at
+        self._last_key_at = now
+        if self._doubtful_enter is not None:
+            self._doubtful_enter.stop()
+            self._doubtful_enter = None
+            self.action_newline()
+        if event.key in ("shift+\r", "shift+enter"):  # as xterm's modifyOtherKeys arrives
+            event.stop()
+            event.prevent_default()
+            self.action_newline()
+        elif event.key == "enter":
+            event.stop()
+            event.prevent_default()
+            if not enter_sends(self.text, is_at_end=self.cursor_location == self.document.end):
+                self.action_newline()
+            elif now - last < BURST_S:
+                self._doubtful_enter = self.set_timer(BURST_PAUSE_S, self._submit)
+            else:
+                self._submit()
+        else:
+            await super()._on_key(event)
+
+    async def _on_paste(self, event: Paste) -> None:
+        event.stop()
+        event.prevent_default()
+        if _BROKEN_MOUSE in event.text and event.text.startswith("\x1b["):
+            return
+        pasted = event.text.replace("\r\n", "\n").replace("\r", "\n")
+        shown = as_mentions(pasted) or self._chips.put(pasted)
+        if result := self._replace_via_keyboard(shown, *self.selection):
+            self.move_cursor(result.end_location)
+
+    def _submit(self) -> None:
+        self._doubtful_enter = None
+        self.post_message(self.Submitted(self.full_text))
+
+    def action_newline(self) -> None:
+        self._replace_via_keyboard("\n", *self.selection)
+
+    def action_up(self) -> None:
+        if self.cursor_at_first_line and self._recall(self.earlier.earlier(self.text)):
+            return
+        self.action_cursor_up()
+
+    def action_down(self) -> None:
+        if self.cursor_at_last_line and self._recall(self.earlier.later()):
+            return
+        self.action_cursor_down()
+
+    def _recall(self, prompt: str | None) -> bool:
+        """Show an earlier prompt, if the text is not one that was changed meanwhile."""
+        if prompt is None:
+            return False
+        self._recalled = prompt
+        self.load_text(prompt)
+        self.move_cursor(self.document.end)
+        return True
+
+    def on_text_area_changed(self) -> None:
+        if self._recalled is not None and self.text != self._recalled:
+            self._recalled = None
+            self.earlier.leave()
