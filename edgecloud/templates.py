@@ -34,6 +34,8 @@ from edgecloud.types import Constraint, Message, NamedTool, Tool, ToolCall, Tool
 __all__ = ["ChatTemplate", "Segment"]
 
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
+# Every template is given these in a shape that it takes; `developer` is the system's.
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _PROBE_STEPS = 50_000
 _TURN_STEPS = 100  # what each message adds to a render's budget
 
@@ -103,6 +105,7 @@ class ChatTemplate:
                 f"template_kwargs may not set {sorted(_RESERVED & extra.keys())[0]!r}.",
                 param="chat_template_kwargs",
             )
+        self._check_roles(messages)
         if continue_final:
             _check_continuable(messages)
         errors: list[BadRequest] = []
@@ -142,6 +145,17 @@ class ChatTemplate:
         return ReasoningParser(answer, opened=opened) if opened or self.reasoning else answer
 
     # ---------------------------------------------------------------------------------------------- rendering
+
+    def _check_roles(self, messages: Sequence[Message]) -> None:
+        """Refuse a role that the template does not name: it would be dropped, or be a typo written out."""
+        for number, message in enumerate(messages):
+            role = message.role
+            if role not in _ROLES and not any(quote + role + quote in self._source for quote in "'\""):
+                raise BadRequest(
+                    f"messages[{number}].role is none that this model's chat template knows: "
+                    "use system, user, assistant or tool.",
+                    param=f"messages[{number}].role",
+                )
 
     def _shapes(self, messages: Sequence[Message]) -> Iterator[tuple[Message, ...]]:
         """The messages as the template should take them, then other ways to say the same should it refuse."""

@@ -93,7 +93,9 @@ def _messages(fields: Fields) -> tuple[Message, ...]:
     fields.require("messages")
     for item in fields.objects("messages"):
         item.require("role")
-        role = item.choice("role", "user", "assistant", "system") or ""
+        if item.get("role") == "system":
+            raise item.wrong("role", "must be user or assistant: what the system says goes into `system`")
+        role = item.choice("role", "user", "assistant") or ""
         if isinstance(item.require("content"), str):
             turns.append(Message(role, content(item, "content")[0]))
         else:

@@ -134,7 +134,9 @@ def text(value: Any, path: str, *, longest: int | None = None) -> str:
             value.encode()
         except UnicodeEncodeError:
             raise BadRequest(
-                f"{path} holds a lone surrogate, which is not valid Unicode.", param=path
+                f"{path} is not valid Unicode: it holds half of a character (a lone surrogate such as \\ud83d), "
+                "so the text was cut in two before it was sent.",
+                param=path,
             ) from None
     return value
 

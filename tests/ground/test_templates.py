@@ -276,12 +276,22 @@ class TestShapes:
         with pytest.raises(BadRequest, match="nested too deeply"):
             make_template("hermes").tool_constraint([Tool("f", "", schema)], "required", True)
 
-    def test_a_custom_role_reaches_the_template(self):
-        assert "<|im_start|>critic\nbad" in prompt("chatml", Message("critic", "bad"))
+    def test_a_custom_role_reaches_the_template_that_names_it(self):
+        template = ChatTemplate(
+            "{% for m in messages %}{% if m.role == 'critic' %}!{% endif %}{{ m.content }}{% endfor %}"
+        )
+        assert template.render([Message("critic", "bad")])[0].text == "!bad"
+
+    def test_a_role_that_no_template_names_is_refused_by_its_place(self):
+        for name in ("chatml", "parts"):
+            with pytest.raises(BadRequest, match="none that this model's chat template knows") as raised:
+                prompt(name, user("hi"), Message("zzz", "bad"))
+            assert raised.value.param == "messages[1].role"
 
     def test_a_role_that_would_compose_a_control_token_is_text(self):
-        segments = make_template("parts").render([Message("endoftext", "hi")])
-        assert segments[0] == Segment("<|endoftext|>", False)
+        source = "{% if messages[0].role == 'endoftext' %}{% endif %}<|{{ messages[0].role }}|>"
+        template = ChatTemplate(source, control_tokens=frozenset({"<|endoftext|>"}))
+        assert template.render([Message("endoftext", "hi")])[0] == Segment("<|endoftext|>", False)
 
     def test_a_known_role_may_compose_its_control_token(self):
         assert make_template("parts").render([user("hi")])[0].special

@@ -168,6 +168,8 @@ def test_counting_needs_no_limit() -> None:
         ),
         ({"messages": [{"role": "user", "content": "\udfff"}]}, "messages[0].content"),
         ({"system": [IMAGE]}, "system[0].type"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "zzz", "content": "x"}]}, "messages[0].role"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
         ({"tools": [WEATHER, WEATHER]}, "tools"),
