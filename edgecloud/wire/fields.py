@@ -134,8 +134,8 @@ def text(value: Any, path: str, *, longest: int | None = None) -> str:
             value.encode()
         except UnicodeEncodeError:
             raise BadRequest(
-                f"{path} is not valid Unicode: it holds half of a character (a lone surrogate such as \\ud83d), "
-                "so the text was cut in two before it was sent.",
+                f"{path} is not valid Unicode: it holds half of a character (a lone surrogate such as "
+                "\\ud83d), so the text was cut in two before it was sent.",
                 param=path,
             ) from None
     return value
