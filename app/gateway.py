@@ -120,6 +120,10 @@ class Gateway:
         """`auto` first, then chat models, then embedding models."""
         return await self.catalog.cards()
 
+    async def engine_of(self, model: str) -> Engine:
+        """The engine behind a name that is listed. Raises `ModelNotFound`."""
+        return await self.catalog.engine(model, listed_only=True)
+
     async def count_tokens(self, request: ChatRequest) -> int:
         """Prompt tokens, as `chat` would count them."""
         engine = await self.catalog.engine(request.model, listed_only=request.door == "http")

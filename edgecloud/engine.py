@@ -1,4 +1,4 @@
-"""The two protocols every backend implements: `Engine` answers, `Embedder` turns text into vectors."""
+"""The protocols that backends implement: `Engine` answers, `Embedder` turns text into vectors."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ class Engine(Protocol):
     async def health(self) -> Health: ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class TokenizesPrompts(Protocol):
+    """An engine that renders the prompt itself, and so can say what it is made of."""
+
+    async def prompt_ids(self, request: ChatRequest) -> list[int]:
+        """The prompt's token ids as `generate` would read them. Raises what it would."""
 
 
 @runtime_checkable

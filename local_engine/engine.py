@@ -208,8 +208,11 @@ class LocalEngine:
                 ticket.cancel()
 
     async def count_tokens(self, request: ChatRequest) -> int:
+        return len(await self.prompt_ids(request))
+
+    async def prompt_ids(self, request: ChatRequest) -> list[int]:
         async with self._in_use() as loaded:
-            return len(await asyncio.to_thread(lambda: tokenize_prompt(loaded, request)[0]))
+            return await asyncio.to_thread(lambda: tokenize_prompt(loaded, request)[0])
 
     async def tokenize(
         self, text: str, *, add_special: bool = False, parse_special: bool = False

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
+from edgecloud.engine import Engine
 from edgecloud.errors import ModelNotFound
 from edgecloud.types import ChatRequest, EngineEvent, ModelCard
 
@@ -40,6 +41,10 @@ class PoolBackend:
                 detail=self.engine.text.variant,
             )
         ]
+
+    async def engine_of(self, model: str) -> Engine:
+        self._check(model)
+        return self.engine
 
     async def count_tokens(self, request: ChatRequest) -> int:
         self._check(request.model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from edgecloud.engine import Engine
 from edgecloud.http.merge import Events
 from edgecloud.types import ChatRequest, ModelCard
 
@@ -16,6 +17,8 @@ class Backend(Protocol):
         """Events beginning with `Start`, once everything about the request is known to be right."""
 
     async def models(self) -> list[ModelCard]: ...
+
+    async def engine_of(self, model: str) -> Engine: ...
 
     async def count_tokens(self, request: ChatRequest) -> int: ...
 

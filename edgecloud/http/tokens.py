@@ -6,12 +6,14 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
+from edgecloud.engine import Engine, TokenizesPrompts
 from edgecloud.errors import BadRequest
 from edgecloud.http.answer import Door
 from edgecloud.http.backend import Backend
 from edgecloud.http.openai import admitted
 from edgecloud.http.responses import json_response
 from edgecloud.http.routes import add_api
+from edgecloud.types import ChatRequest
 from edgecloud.wire import fields as read
 from edgecloud.wire import openai_chat
 from edgecloud.wire.fields import Fields
@@ -37,15 +39,14 @@ class TokenRoutes:
         return json_response({"object": "response.input_tokens", "input_tokens": count})
 
     async def tokenize(self, http: Request) -> Response:
-        """`content` as llama.cpp has it (no BOS by default), `prompt` as vLLM (BOS by default), or
-        `messages`, counted only.
+        """`content` as llama.cpp has it (no BOS by default), `prompt` as vLLM (BOS by default), or `messages`
+        as the chat template renders them; of those an engine that leaves that to a server only has the count.
         """
         body = await self.door.bodies.json(http.scope, http.receive)
         fields = Fields(body)
         if fields.has("messages"):
             request, _ = openai_chat.parse(body)
-            count = await self.backend.count_tokens(admitted(http.scope, request))
-            return json_response({"count": count, "max_model_len": await self._context(request.model)})
+            return json_response(await self._of_chat(admitted(http.scope, request)))
         model = fields.name("model") if fields.has("model") else "auto"
         if fields.has("content"):
             text, add_special = fields.text("content"), fields.flag("add_special") or False
@@ -58,11 +59,8 @@ class TokenRoutes:
             add_special=add_special,
             parse_special=fields.flag("parse_special") is not False,
         )
-        answer: dict[str, Any] = {
-            "count": len(ids),
-            "max_model_len": await self._context(model),
-            "tokens": ids,
-        }
+        context = await _context(await self.backend.engine_of(model))
+        answer: dict[str, Any] = {"count": len(ids), "max_model_len": context, "tokens": ids}
         if fields.flag("with_pieces") or fields.flag("return_token_strs"):
             pieces = {token_id: await self.backend.token_bytes(model, token_id) for token_id in set(ids)}
             if fields.flag("with_pieces"):
@@ -80,11 +78,17 @@ class TokenRoutes:
         text = await self.backend.detokenize(model, read.token_ids(fields.list("tokens") or [], "tokens"))
         return json_response({"content": text, "prompt": text})
 
-    async def _context(self, model: str) -> int | None:
-        for card in await self.backend.models():
-            if model == card.id or model in card.aliases:
-                return card.context
-        return None
+    async def _of_chat(self, request: ChatRequest) -> dict[str, Any]:
+        engine = await self.backend.engine_of(request.model)
+        if not isinstance(engine, TokenizesPrompts):
+            return {"count": await engine.count_tokens(request), "max_model_len": await _context(engine)}
+        ids = await engine.prompt_ids(request)
+        return {"count": len(ids), "max_model_len": await _context(engine), "tokens": ids}
+
+
+async def _context(engine: Engine) -> int:
+    """Tokens that a prompt and its answer may have together."""
+    return (await engine.capabilities()).context
 
 
 def _piece(raw: bytes) -> str | list[int]:

@@ -130,12 +130,19 @@ def test_tokens_make_the_round_trip(serve: Serve, prefix: str) -> None:
     assert back == {"content": text, "prompt": text}
     assert vllm["tokens"] == added["tokens"] == [256, *llama["tokens"]]
     assert vllm["count"] == len(vllm["tokens"])
-    assert vllm["max_model_len"] == 4096
+    assert [vllm["max_model_len"], llama["max_model_len"]] == [4096, 4096]
     assert pieces["tokens"] == [
         {"id": 97, "piece": "a"},
         {"id": 195, "piece": [195]},
         {"id": 169, "piece": [169]},
     ]
+
+
+def test_a_chat_is_tokenized_as_it_would_be_charged(serve: Serve) -> None:
+    with client(serve().url) as http:
+        tokens = http.post("/tokenize", json=chat("two words")).json()
+        charged = http.post("/v1/chat/completions", json=chat("two words")).json()["usage"]["prompt_tokens"]
+    assert tokens == {"count": charged, "max_model_len": 4096, "tokens": list(range(charged))}
 
 
 @pytest.mark.parametrize(

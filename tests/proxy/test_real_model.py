@@ -73,9 +73,14 @@ def test_tokens_are_counted_as_they_are_charged(server: Process) -> None:
     with client(server.url) as http:
         body = chat("How many tokens is this very prompt?", max_tokens=1)
         counted = http.post("/v1/chat/completions/input_tokens", json=body).json()["input_tokens"]
-        tokenized = http.post("/tokenize", json=body).json()["count"]
+        tokens = http.post("/tokenize", json=body).json()["tokens"]
+        tokenized, text_of_it = (
+            len(tokens),
+            http.post("/detokenize", json={"tokens": tokens}).json()["content"],
+        )
         first, second = (http.post("/v1/chat/completions", json=body).json()["usage"] for _ in range(2))
         assert counted == tokenized == first["prompt_tokens"]
+        assert "How many tokens is this very prompt?" in text_of_it
         assert second["prompt_tokens_details"]["cached_tokens"] == counted - 1
         text = "Round trip é🦙"
         ids = http.post("/tokenize", json={"content": text}).json()["tokens"]

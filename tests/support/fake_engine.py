@@ -136,6 +136,10 @@ class FakeEngine:
             raise BadRequest(f"A token id is not in the vocabulary of {VOCABULARY}.", param="prompt")
         return len(request.prompt)
 
+    async def prompt_ids(self, request: ChatRequest) -> list[int]:
+        """One id a word and one a turn, as `count_tokens` counts them."""
+        return list(range(await self.count_tokens(request)))
+
     async def tokenize(
         self, text: str, *, add_special: bool = False, parse_special: bool = False
     ) -> list[int]:
