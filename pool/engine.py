@@ -94,7 +94,8 @@ class PoolEngine:
         ticket = self.loop.submit(prepared.ask)
         try:
             messages = await _receive(ticket)
-            if isinstance(messages[0], Accepted):
+            # The first step may be in here already: if that failed, so does the request, not the stream.
+            if not any(isinstance(message, Closed) and message.error for message in messages):
                 yield start
             answer = Answer(self.text, request, prepared)
             while True:
