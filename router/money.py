@@ -41,6 +41,11 @@ class Price:
         )
         return -(-millionths // 1_000_000)
 
+    def most(self, usage: Usage) -> int:
+        """What the usage costs at most, however much of its prompt turns out to be cached, in nano."""
+        dearest = max(self.prompt, self.cached)
+        return Price(dearest, dearest, self.completion).cost(usage)
+
 
 def most_prompt_tokens(request: ChatRequest) -> int:
     """More tokens than any tokenizer makes of the prompt: those that know bytes make at most one of each."""

@@ -1,0 +1,156 @@
+"""One engine's try at one request: counted while it runs, timed, priced, and judged when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from edgecloud.errors import EdgeCloudError
+from edgecloud.types import (
+    ChatRequest,
+    Done,
+    EngineEvent,
+    ReasoningDelta,
+    Start,
+    TextDelta,
+    Timings,
+    ToolCallDelta,
+    Usage,
+)
+
+from .faults import fault_of
+from .run import Tried
+from .upstreams import Turn, Upstream
+
+
+class Attempt:
+    """Takes a turn at a deployment. However it ends, the turn is given back, nothing stays outstanding, and
+    `book` is told what it took, None if it never began.
+
+    `tokens` are what it is expected to take in all; `most` is the usage that money was set aside for, None
+    where none was: what an upstream claims beyond it cannot be, and is not believed.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        turn: Turn,
+        request: ChatRequest,
+        tokens: int,
+        book: Callable[[Tried | None], None],
+        *,
+        most: Usage | None = None,
+    ) -> None:
+        self.upstream = upstream
+        self.turn = turn
+        self.request = request
+        self.tokens = tokens
+        self.verdict: str | None = None
+        """Set by who ends it early, to say why: 'late', 'outrun', 'rejected'."""
+        self._book = book
+        self._most = most
+        self._prompt_tokens = 0
+        self._counted = 0
+        self._began = 0.0
+        self._begun_s: float | None = None
+        self._done: Done | None = None
+
+    async def events(self) -> AsyncGenerator[EngineEvent, None]:
+        """The engine's events. Raises what the engine raises."""
+        deployment = self.turn.deployment
+        started, self._began = time.time(), time.monotonic()
+        outcome = "failed"
+        try:
+            with self.upstream.outstanding.held(deployment.name, self.tokens):
+                async with aclosing(deployment.engine.generate(self.request)) as events:
+                    async for event in events:
+                        self._see(event)
+                        yield event
+            outcome = "ok"
+        except EdgeCloudError as error:
+            outcome = error.code or "failed"
+            self._blame(error)
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            outcome = "ok" if self._done else self.verdict or "interrupted"
+            if self._done is None:
+                self._left_alone()
+            raise
+        except Exception as error:
+            self.upstream.failed(self.turn, f"it broke down ({type(error).__name__})")
+            raise
+        finally:
+            if outcome == "ok":
+                self.upstream.succeeded(self.turn, *self._measured())
+            usage = self._usage()
+            self._book(
+                Tried(
+                    self.upstream.name,
+                    deployment.name,
+                    started,
+                    time.monotonic() - self._began,
+                    outcome,
+                    usage,
+                    self.upstream.billed.cost(usage),
+                    at_least=self._done is None and self._prompt_tokens > 0,
+                )
+            )
+
+    def drop(self) -> None:
+        """Give the turn back if it was not used: closing a generator that has not begun runs none of it."""
+        if not self._began:
+            self._began = time.monotonic()
+            self.upstream.released(self.turn)
+            self._book(None)
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    def _see(self, event: EngineEvent) -> None:
+        match event:
+            case Start():
+                self._prompt_tokens = event.prompt_tokens
+            case Done():
+                self._done = event
+            case TextDelta() | ReasoningDelta():
+                self._begin()
+                self._counted += event.num_tokens
+            case ToolCallDelta():
+                self._begin()
+                self._counted += 1
+
+    def _begin(self) -> None:
+        if self._begun_s is None:
+            self._begun_s = time.monotonic() - self._began
+
+    def _measured(self) -> tuple[Usage, Timings]:
+        return (self._done.usage, self._done.timings) if self._done else (Usage(), Timings())
+
+    def _usage(self) -> Usage:
+        """What it used: as the engine said, else as far as could be seen."""
+        usage = self._done.usage if self._done else Usage(self._prompt_tokens, self._counted)
+        if self._most is None:
+            return usage
+        prompt = min(usage.prompt_tokens, self._most.prompt_tokens)
+        completion = min(usage.completion_tokens, self._most.completion_tokens)
+        return Usage(prompt, completion, min(usage.cached_tokens, prompt), usage.reasoning_tokens)
+
+    def _blame(self, error: EdgeCloudError) -> None:
+        fault = fault_of(error)
+        if fault.kind == "deadline":
+            self._left_alone()
+        elif fault.cools:
+            everywhere = fault.kind == "credential"
+            self.upstream.failed(self.turn, error.message, fault.pause_s, all_of_it=everywhere)
+        else:
+            self.upstream.released(self.turn)
+
+    def _left_alone(self) -> None:
+        """The caller did not wait any longer: bad only if nobody would have."""
+        waited_s = time.monotonic() - self._began
+        late = self.verdict == "late" or self.upstream.is_late(waited_s, self._prompt_tokens)
+        if self._begun_s is None and late:
+            self.upstream.failed(self.turn, f"it did not begin to answer for {waited_s:.0f} s")
+        else:
+            self.upstream.released(self.turn)

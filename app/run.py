@@ -1,0 +1,147 @@
+"""What one request has seen so far: enough for its receipt, its line in the ledger, and its continuation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgecloud.types import (
+    Attempt,
+    CacheInfo,
+    ChatRequest,
+    ChoiceDone,
+    Done,
+    EngineEvent,
+    Mode,
+    Notice,
+    Receipt,
+    Start,
+    Timings,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    from ..router.budgets import Limit
+
+_NANO = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One engine's try. `started` is in Unix seconds, `nano` the cost; `at_least` where it was cut off before
+    the engine said how much it had done. `replica` is the address asked, "" in this process.
+    """
+
+    engine: str
+    replica: str
+    started: float
+    seconds: float
+    outcome: str
+    usage: Usage
+    nano: int = 0
+    at_least: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """A request that is over, as the books need it; `decision` is JSON, None where nothing was decided."""
+
+    receipt: Receipt
+    created: float
+    door: str
+    tenant: str | None
+    chat_id: str | None
+    outcome: str
+    tried: tuple[Tried, ...]
+    limits: Sequence[Limit]
+    decision: str | None
+
+
+class Run:
+    """One request on its way. Whoever decides sets `reason` and `mode`; who is asked is noted in `tried`."""
+
+    def __init__(self, request: ChatRequest) -> None:
+        self.request = request
+        self.created = time.time()
+        self.began = time.monotonic()
+        self.reason = "the default model" if request.model == "auto" else "asked for by name"
+        self.mode: Mode = request.mode
+        self.currency = "USD"
+        self.cache = CacheInfo()
+        self.tried: list[Tried] = []
+        self.limits: Sequence[Limit] = ()
+        self.decision: str | None = None
+        self.start: Start | None = None
+        self.usage = Usage()
+        self.timings = Timings()
+        self.first_delta_s: float | None = None
+        self.finished = False
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the request's deadline, None where it has none."""
+        if self.request.deadline_s is None:
+            return None
+        return self.request.deadline_s - (time.monotonic() - self.began)
+
+    @property
+    def nano(self) -> int:
+        """What all tries together cost."""
+        return sum(tried.nano for tried in self.tried)
+
+    def see(self, event: EngineEvent) -> None:
+        """Take in one event on its way to the caller."""
+        match event:
+            case Start():
+                self.start = event
+                self.usage = Usage(prompt_tokens=event.prompt_tokens)
+            case Done():
+                self.usage, self.timings, self.finished = event.usage, event.timings, True
+            case Notice() | ChoiceDone():
+                pass
+            case _:
+                if self.first_delta_s is None:
+                    self.first_delta_s = time.monotonic() - self.began
+
+    def receipt(self) -> Receipt | None:
+        """The receipt as it stands; None if nobody was asked."""
+        if not self.tried:
+            return None
+        last = self.tried[-1]
+        start = self.start
+        decode_s = self.timings.decode_s
+        return Receipt(
+            id=self.request.id,
+            engine=start.engine if start else last.engine,
+            model=start.model if start else last.engine,
+            variant=start.variant if start else "",
+            mode=self.mode,
+            reason=self.reason,
+            attempts=tuple(Attempt(each.engine, each.outcome, each.seconds) for each in self.tried),
+            cache=self.cache,
+            prompt_tokens=self.usage.prompt_tokens,
+            cached_tokens=self.usage.cached_tokens,
+            completion_tokens=self.usage.completion_tokens,
+            queue_s=self.timings.queue_s,
+            ttft_s=self.first_delta_s or 0.0,
+            total_s=time.monotonic() - self.began,
+            tokens_per_s=self.usage.completion_tokens / decode_s if decode_s > 0 else 0.0,
+            cost=self.nano / _NANO,
+            currency=self.currency,
+        )
+
+    def closing(self, receipt: Receipt, outcome: str, chat_id: str | None) -> Closing:
+        """What the books need of a request that is over."""
+        return Closing(
+            receipt,
+            self.created,
+            self.request.door,
+            self.request.tenant,
+            chat_id,
+            outcome,
+            tuple(self.tried),
+            self.limits,
+            self.decision,
+        )

@@ -1,0 +1,254 @@
+"""The engines that the router may choose among: their addresses, health, speed and prices, as they stand.
+
+An `Upstream` is one engine of the config; each of its addresses is a `Deployment` with a breaker of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+from edgecloud.engine import Engine
+from edgecloud.settings import BudgetSettings, PoolEntry
+from edgecloud.types import Capabilities, Timings, Usage
+
+from ..router.balance import Outstanding, Replica, choose
+from ..router.breaker import Breaker, Lease, Snapshot
+from ..router.latency import LOCAL_PRIOR, REMOTE_PRIOR, Estimates
+from ..router.money import Price
+from ..router.world import BreakerView, EngineKind, EngineView
+
+Clock = Callable[[], float]
+
+IN_PROCESS = ""
+"""The address of an engine in this process."""
+
+UNKNOWN_CONTEXT = 131_072
+"""Tokens of context of an endpoint that does not tell: it refuses by itself what does not fit."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Deployment:
+    """One address of an engine; `name` is its host and port, "" for an engine in this process."""
+
+    name: str
+    engine: Engine
+    weight: float = 1.0
+    breaker: Breaker = dataclasses.field(default_factory=Breaker)
+
+
+FREE = Price()
+
+
+class Turn(NamedTuple):
+    """A deployment that was chosen, with the leave to ask it."""
+
+    deployment: Deployment
+    lease: Lease
+
+
+class Upstream:
+    """One engine of the router's world. `clock` gives seconds that no change of the date moves.
+
+    `price` is in `currency`; `billed` is the same in the budget's currency, free where no rate is known
+    (the router refuses such an engine before).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: str,
+        kind: EngineKind,
+        deployments: Sequence[Deployment],
+        *,
+        local: bool,
+        price: Price = FREE,
+        billed: Price = FREE,
+        currency: str = "USD",
+        region: str = "",
+        parameters: float | None = None,
+        capabilities: Capabilities,
+        context_known: bool = True,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.model = model
+        self.kind: EngineKind = kind
+        self.deployments = tuple(deployments)
+        self.local = local
+        self.price = price
+        self.billed = billed
+        self.currency = currency
+        self.region = region
+        self.parameters = parameters
+        self.capabilities = capabilities
+        self.context_known = context_known
+        self.estimates = Estimates(LOCAL_PRIOR if local else REMOTE_PRIOR)
+        self.outstanding = Outstanding()
+        self._clock = clock
+
+    def view(self, now: float, warm_tokens: int = 0) -> EngineView:
+        """The engine as the router looks at it, at `now` in Unix seconds."""
+        return EngineView(
+            name=self.name,
+            kind=self.kind,
+            local=self.local,
+            model=self.model,
+            capabilities=self.capabilities,
+            price=self.price,
+            currency=self.currency,
+            region=self.region,
+            parameters=self.parameters,
+            breaker=self._breaker(now),
+            speed=self.estimates.speed,
+            warm_tokens=warm_tokens,
+        )
+
+    def admit(
+        self, tokens: int, random: Random, *, session: str | None = None, but: Sequence[str] = ()
+    ) -> Turn | None:
+        """Take a turn at one of its deployments, none of those named in `but`; None if all of them rest."""
+        ready = self._ready(but)
+        if not ready:
+            return None
+        replicas = [Replica(each.name, each.weight, self.outstanding[each.name]) for each in ready]
+        chosen = choose(replicas, tokens, random, session=session)
+        deployment = next(each for each in ready if each.name == chosen.name)
+        lease = deployment.breaker.admit(self._clock())
+        assert lease is not None, f"{self.name} was ready and admits nobody"
+        return Turn(deployment, lease)
+
+    def is_ready(self, but: Sequence[str] = ()) -> bool:
+        """Whether `admit` would give a turn."""
+        return bool(self._ready(but))
+
+    def succeeded(self, turn: Turn, usage: Usage, timings: Timings) -> None:
+        """A whole answer came."""
+        slow = self.estimates.is_slow(timings.ttft_s, usage.prompt_tokens)
+        turn.deployment.breaker.succeed(turn.lease, self._clock(), slow=slow)
+        self.estimates.learn(usage, timings)
+
+    def failed(
+        self, turn: Turn, reason: str, pause_s: float | None = None, *, all_of_it: bool = False
+    ) -> None:
+        """The deployment failed; with `all_of_it` whatever made it fail holds for every address."""
+        now = self._clock()
+        turn.deployment.breaker.fail(turn.lease, now, reason, pause_s=pause_s)
+        if all_of_it:
+            for other in self.deployments:
+                if other is not turn.deployment and (lease := other.breaker.admit(now)) is not None:
+                    other.breaker.fail(lease, now, reason, pause_s=pause_s)
+
+    def released(self, turn: Turn) -> None:
+        """The request ended without saying anything of the deployment."""
+        turn.deployment.breaker.release(turn.lease)
+
+    def is_late(self, waited_s: float, prompt_tokens: int) -> bool:
+        """Whether a first token is so late that an honest upstream would have begun."""
+        return waited_s > self.patience_s(prompt_tokens)
+
+    def patience_s(self, prompt_tokens: int) -> float:
+        """How long to wait for a first token while somebody else could be asked. A model of ours may have to
+        be loaded first, and says so itself when it is stuck.
+        """
+        if self.deployments[0].name == IN_PROCESS:
+            return math.inf
+        return max(20.0, 4.0 * self.estimates.ttft_s(prompt_tokens).p90)
+
+    def learn_context(self, context: int) -> None:
+        """Take in how many tokens of context the endpoint says it has; what the config says goes before."""
+        if not self.context_known and context > 0:
+            self.capabilities = dataclasses.replace(self.capabilities, context=context)
+            self.context_known = True
+
+    def state(self) -> dict[str, Any]:
+        """What is worth keeping for the next process, as JSON."""
+        now = self._clock()
+        breakers = {each.name: each.breaker.snapshot(now) for each in self.deployments}
+        return {
+            "speed": self.estimates.to_json(),
+            "breakers": {
+                name: {**dataclasses.asdict(kept), "reason": self._named(name).breaker.reason}
+                for name, kept in breakers.items()
+                if kept is not None
+            },
+            "context": self.capabilities.context if self.context_known else 0,
+        }
+
+    def restore(self, state: Any, age_s: float) -> None:
+        """Go on from what another process kept `age_s` seconds ago; what makes no sense in it is left out."""
+        if not isinstance(state, Mapping):
+            return
+        self.estimates.load_json(state.get("speed"))
+        if type(context := state.get("context")) is int:
+            self.learn_context(context)
+        breakers = state.get("breakers")
+        for name, kept in breakers.items() if isinstance(breakers, Mapping) else ():
+            match kept:
+                case {"left_s": float() | int() as left_s, "trips": int() as trips} if self._has(name):
+                    snapshot = Snapshot(left_s - max(0.0, age_s), trips)
+                    self._named(name).breaker.restore(snapshot, self._clock())
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    def _ready(self, but: Sequence[str]) -> list[Deployment]:
+        now = self._clock()
+        return [
+            each for each in self.deployments if each.name not in but and each.breaker.retry_at(now) is None
+        ]
+
+    def _has(self, name: str) -> bool:
+        return any(each.name == name for each in self.deployments)
+
+    def _named(self, name: str) -> Deployment:
+        return next(each for each in self.deployments if each.name == name)
+
+    def _breaker(self, now: float) -> BreakerView:
+        moment = self._clock()
+        breakers = [each.breaker for each in self.deployments]
+        states = [breaker.state(moment) for breaker in breakers]
+        if "closed" in states:
+            return BreakerView()
+        ready = [breaker for breaker in breakers if breaker.retry_at(moment) is None]
+        if ready:
+            return BreakerView("half-open", probe=True, reason=ready[0].reason)
+        soonest = min(breakers, key=lambda breaker: breaker.retry_at(moment) or 0.0)
+        reopens_at = now + (soonest.retry_at(moment) or 0.0) - moment
+        state: Any = "half-open" if "half-open" in states else "open"
+        return BreakerView(state, reopens_at, reason=soonest.reason)
+
+
+def remote_upstream(
+    entry: PoolEntry, deployments: Sequence[Deployment], budget: BudgetSettings, clock: Clock = time.monotonic
+) -> Upstream:
+    """The upstream of a `[[pool]]` entry. What is priced is taken for somebody else's."""
+    cached = entry.price_in if entry.price_cached is None else entry.price_cached
+    price = Price(entry.price_in, cached, entry.price_out)
+    rate = 1.0 if entry.currency == budget.currency else budget.rates.get(entry.currency, 0.0)
+    return Upstream(
+        entry.name,
+        entry.model,
+        "pool" if price.is_free else "hosted",
+        deployments,
+        local=entry.local,
+        price=price,
+        billed=Price(price.prompt * rate, price.cached * rate, price.completion * rate),
+        currency=entry.currency,
+        region=entry.region,
+        capabilities=capabilities_of(entry),
+        context_known=entry.context > 0,
+        clock=clock,
+    )
+
+
+def capabilities_of(entry: PoolEntry) -> Capabilities:
+    """What an endpoint can do: everything that its entry doesn't say it lacks. Hosted APIs do not go on with
+    a message that was begun.
+    """
+    can = {name: name not in entry.lacks for name in ("tools", "json", "images", "logprobs")}
+    continues = entry.price_in == entry.price_out == 0 and "continue_final" not in entry.lacks
+    return Capabilities(context=entry.context or UNKNOWN_CONTEXT, continue_final=continues, **can)

@@ -1,0 +1,491 @@
+"""Candidates in their order until one answers: faults, replicas, deadlines, hedges, drafts, continuations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from edgecloud.app.books import Books
+from edgecloud.app.drafting import Draft
+from edgecloud.app.hedging import HedgeBudget
+from edgecloud.app.upstreams import Upstream
+from edgecloud.errors import (
+    BadRequest,
+    BudgetExceeded,
+    ContextLengthExceeded,
+    EdgeCloudError,
+    Overloaded,
+    Unavailable,
+    UpstreamError,
+)
+from edgecloud.router.ledger import Ledger
+from edgecloud.router.money import Price
+from edgecloud.settings import BudgetSettings
+from edgecloud.types import ChatRequest, Done, Message, Start, TextDelta, Timings, Usage
+from tests.support.fake_engine import FakeEngine
+from tests.support.upstreams import Executed, make_upstream
+
+DOWN = UpstreamError("The upstream fell over.")
+
+
+def ask(text: str = "hi", **fields: object) -> ChatRequest:
+    return ChatRequest(messages=(Message("user", text),), **fields)  # type: ignore[arg-type]
+
+
+def broken(error: EdgeCloudError = DOWN, name: str = "broken") -> FakeEngine:
+    return FakeEngine(name=name, refuse=error)
+
+
+def good(name: str = "good", **fields: object) -> FakeEngine:
+    return FakeEngine(name=name, **fields)  # type: ignore[arg-type]
+
+
+def states(upstream: Upstream) -> list[str]:
+    now = upstream._clock()
+    return [each.breaker.state(now) for each in upstream.deployments]
+
+
+# ------------------------------------------------------------------------------------- before the first piece
+
+
+async def test_the_first_choice_answers_and_nobody_else_is_asked() -> None:
+    other = good("other")
+    done = await Executed(ask(), make_upstream(good()), make_upstream(other)).go()
+    assert (done.text, done.outcomes, done.notices()) == ("Hello, world!", [("good", "ok")], [])
+    assert other.requests == []
+
+
+# cases: R1 R2
+@pytest.mark.parametrize("fail_at", [None, 0])
+async def test_a_failure_before_the_first_token_is_one_clean_stream_of_the_next(fail_at: int | None) -> None:
+    first = FakeEngine(name="broken", refuse=DOWN if fail_at is None else None, fail_at=fail_at, error=DOWN)
+    done = await Executed(ask(), make_upstream(first), make_upstream(good())).go()
+    assert [event.engine for event in done.events if isinstance(event, Start)] == ["good"]
+    assert done.text == "Hello, world!"
+    assert done.outcomes == [("broken", "upstream_failed"), ("good", "ok")]
+    assert done.notices() == ["rerouted"]
+    assert done.outstanding == 0
+
+
+async def test_what_is_wrong_with_the_request_is_told_at_once_and_cools_nobody() -> None:
+    other, upstream = good(), make_upstream(broken(BadRequest("No such field.")))
+    with pytest.raises(BadRequest):
+        await Executed(ask(), upstream, make_upstream(other)).go()
+    assert other.requests == []
+    assert states(upstream) == ["closed"]
+
+
+# cases: R17
+async def test_a_bad_body_that_an_upstream_calls_its_own_failure_is_not_sent_around() -> None:
+    other = good()
+    error = UpstreamError("The upstream failed with status 500: invalid parameter 'x'", upstream_status=500)
+    for _ in range(5):
+        upstream = make_upstream(broken(error))
+        with pytest.raises(UpstreamError):
+            await Executed(ask(), upstream, make_upstream(other)).go()
+        assert states(upstream) == ["closed"]
+    assert other.requests == []
+
+
+# cases: R8 R9 R15
+async def test_a_prompt_too_long_for_one_engine_goes_to_another_and_cools_nobody() -> None:
+    upstream = make_upstream(broken(ContextLengthExceeded(9000, 4096)))
+    for _ in range(6):
+        done = await Executed(ask(), upstream, make_upstream(good())).go()
+        assert done.text == "Hello, world!"
+    assert states(upstream) == ["closed"]
+
+
+# cases: R15
+@pytest.mark.parametrize(
+    "error",
+    [
+        UpstreamError("The upstream refused our key (401).", upstream_status=401),
+        BadRequest("The upstream refused the request: insufficient_quota, check your billing details"),
+    ],
+)
+async def test_a_refused_key_rests_every_address_that_would_be_sent_it(error: EdgeCloudError) -> None:
+    upstream = make_upstream(broken(error, "a"), broken(error, "b"), name="big")
+    done = await Executed(ask(), upstream, make_upstream(good())).go()
+    assert done.outcomes[0][0] == "big"
+    assert len(done.outcomes) == 2, "the second address has the same key"
+    assert states(upstream) == ["open", "open"]
+
+
+async def test_the_other_replica_is_asked_before_another_engine() -> None:
+    upstream = make_upstream(broken(name="a"), broken(name="b"), good("c"), name="big")
+    done = await Executed(ask(), upstream, make_upstream(good("other"))).go()
+    assert done.text == "Hello, world!"
+    assert {engine for engine, _ in done.outcomes} == {"big"}
+
+
+# cases: R14
+async def test_an_address_that_refuses_connections_gets_nothing_after_a_few_failures() -> None:
+    dead = broken()
+    upstream = make_upstream(dead)
+    for _ in range(10):
+        await Executed(ask(), upstream, make_upstream(good())).go()
+    assert len(dead.requests) == 3
+    assert states(upstream) == ["open"]
+
+
+# cases: R10
+async def test_no_more_engines_are_asked_than_settings_allow() -> None:
+    engines = [broken(name=f"e{n}") for n in range(10)]
+    with pytest.raises(UpstreamError):
+        await Executed(ask(), *(make_upstream(engine) for engine in engines), attempts=3).go()
+    assert sum(len(engine.requests) for engine in engines) == 3
+
+
+async def test_when_all_have_failed_one_sentence_tells_of_each() -> None:
+    first = broken(UpstreamError("A (host) refused the connection."), "a")
+    second = broken(UpstreamError("B took too long."), "b")
+    with pytest.raises(UpstreamError, match=r"A \(host\) refused the connection\. B took too long\."):
+        await Executed(ask(), make_upstream(first), make_upstream(second)).go()
+
+
+class BusyAtFirst(FakeEngine):
+    """Says once when to come back."""
+
+    retry_after = 0.05
+
+    async def generate(self, request: ChatRequest):  # type: ignore[no-untyped-def]
+        if not self.requests:
+            self.requests.append(request)
+            raise Overloaded("Too much to do.", retry_after=self.retry_after)
+        async for event in super().generate(request):
+            yield event
+
+
+# cases: R11 R13
+async def test_when_everybody_is_busy_the_first_to_come_back_is_waited_for() -> None:
+    slow, quick = BusyAtFirst(name="slow"), BusyAtFirst(name="quick")
+    slow.retry_after = 60.0
+    began = asyncio.get_running_loop().time()
+    done = await Executed(ask(deadline_s=30.0), make_upstream(slow), make_upstream(quick)).go()
+    assert asyncio.get_running_loop().time() - began >= 0.05
+    assert done.outcomes == [("slow", "queue_full"), ("quick", "queue_full"), ("quick", "ok")]
+
+
+async def test_nobody_is_waited_for_beyond_the_deadline() -> None:
+    busy = broken(Overloaded("Too much to do.", retry_after=60))
+    with pytest.raises(Overloaded) as caught:
+        await Executed(ask(deadline_s=5.0), make_upstream(busy)).go()
+    assert caught.value.retry_after == 60
+    assert len(busy.requests) == 1
+
+
+async def test_an_engine_that_does_not_begin_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Upstream, "patience_s", lambda self, tokens: 0.05)
+    hung = FakeEngine(name="hung", hang_at=0)
+    upstream = make_upstream(hung)
+    done = await Executed(ask(), upstream, make_upstream(good())).go()
+    assert done.outcomes == [("hung", "late"), ("good", "ok")]
+    assert (hung.cancelled, done.outstanding) == (["decode"], 0)
+
+
+async def test_every_attempt_is_told_what_is_left_of_the_deadline() -> None:
+    last = good()
+    await Executed(ask(deadline_s=30.0), make_upstream(broken()), make_upstream(last)).go()
+    (request,) = last.requests
+    assert request.deadline_s is not None
+    assert 0 < request.deadline_s < 30.0
+
+
+async def test_without_anybody_else_the_start_is_not_held_back() -> None:
+    executed = Executed(ask(), make_upstream(FakeEngine(name="slow", hang_at=0)))
+    async with aclosing(executed.execution.events()) as events:
+        assert isinstance(await anext(events), Start)
+
+
+@pytest.mark.parametrize("hang_at", [0, 2])
+async def test_a_caller_that_leaves_cancels_the_work_and_pays_for_what_was_done(hang_at: int) -> None:
+    engine = FakeEngine(name="big", hang_at=hang_at)
+    executed = Executed(ask(), make_upstream(engine, price=Price(1.0, 1.0, 1000.0)), make_upstream(good()))
+    task = asyncio.create_task(executed.go())
+    while engine.generated < hang_at or not engine.running:  # noqa: ASYNC110 - the engine has no event
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert engine.cancelled == ["decode"]
+    assert executed.outcomes == [("big", "interrupted")]
+    (tried,) = executed.run.tried
+    assert (tried.usage, tried.at_least) == (Usage(2, hang_at), True)
+    assert executed.outstanding == 0
+
+
+# ---------------------------------------------------------------------------------------------- in the middle
+
+
+async def test_an_answer_that_breaks_off_stays_broken_where_nothing_else_is_allowed() -> None:
+    engine, other = FakeEngine(name="big", fail_at=2, error=DOWN), good()
+    executed = Executed(ask(), make_upstream(engine), make_upstream(other))
+    with pytest.raises(UpstreamError):
+        await executed.go()
+    assert executed.text == "Hello,"
+    assert other.requests == []
+
+
+async def test_another_engine_goes_on_with_the_partial_where_that_is_allowed() -> None:
+    first = FakeEngine(name="big", fail_at=2, error=DOWN)
+    second = FakeEngine([b" moon", b"!"], name="small")
+    executed = Executed(
+        ask("one two", max_tokens=9),
+        make_upstream(first, price=Price(1.0, 1.0, 1000.0)),
+        make_upstream(second, price=Price(1.0, 1.0, 1000.0)),
+        continue_elsewhere=True,
+    )
+    done = await executed.go()
+    assert done.text == "Hello, moon!"
+    assert (done.notices(), [type(event) for event in done.events].count(Start)) == (["continued"], 1)
+    (request,) = second.requests
+    assert (request.messages[-1], request.continue_final, request.max_tokens) == (
+        Message("assistant", "Hello,"),
+        True,
+        7,
+    )
+    assert done.outcomes == [("big", "upstream_failed"), ("small", "ok")]
+    assert all(tried.nano > 0 for tried in done.run.tried), "both parts are paid for"
+    last = done.events[-1]
+    assert isinstance(last, Done)
+    assert last.usage == Usage(prompt_tokens=3, completion_tokens=4)
+
+
+@pytest.mark.parametrize("fields", [{"n": 2}, {"max_tokens": 2}])
+async def test_what_cannot_be_continued_ends_where_it_broke_off(fields: dict[str, int]) -> None:
+    engine, other = FakeEngine([b"a", b"b", b"c"], name="big", fail_at=2, error=DOWN), good()
+    with pytest.raises(UpstreamError):
+        await Executed(
+            ask(**fields), make_upstream(engine), make_upstream(other), continue_elsewhere=True
+        ).go()
+    assert other.requests == []
+
+
+# ------------------------------------------------------------------------------------------------------ drafts
+
+
+def draft(*, accepted: bool, seen: list[object] | None = None) -> Draft:
+    def accept(text: str, logprobs: object, complete: bool) -> bool:
+        if seen is not None:
+            seen.append((text, len(logprobs), complete))  # type: ignore[arg-type]
+        return accepted
+
+    return Draft("local", 2, accept)
+
+
+async def test_a_draft_that_is_kept_goes_out_whole_and_without_the_logprobs_nobody_asked_for() -> None:
+    local, other, seen = good("local"), good(), list[object]()
+    done = await Executed(
+        ask(), make_upstream(local, local=True), make_upstream(other), draft=draft(accepted=True, seen=seen)
+    ).go()
+    assert (done.text, seen) == ("Hello, world!", [("Hello,", 2, False)])
+    assert not any(event.logprobs for event in done.events if isinstance(event, TextDelta))
+    assert other.requests == []
+
+
+async def test_a_short_draft_is_judged_when_it_is_complete() -> None:
+    seen = list[object]()
+    local = FakeEngine([b"Yes"], name="local")
+    await Executed(
+        ask(), make_upstream(local, local=True), make_upstream(good()), draft=draft(accepted=True, seen=seen)
+    ).go()
+    assert seen == [("Yes", 1, True)]
+
+
+async def test_of_a_draft_that_is_not_kept_no_byte_is_shown() -> None:
+    local = FakeEngine([b"bad", b" bad", b" bad"], name="local")
+    done = await Executed(
+        ask(), make_upstream(local, local=True), make_upstream(good()), draft=draft(accepted=False)
+    ).go()
+    assert (done.text, done.notices()) == ("Hello, world!", ["rerouted"])
+    assert done.outcomes == [("local", "rejected"), ("good", "ok")]
+    assert local.cancelled == ["decode"]
+
+
+async def test_when_the_escalation_fails_the_local_engine_answers_after_all() -> None:
+    local = good("local")
+    done = await Executed(
+        ask(), make_upstream(local, local=True), make_upstream(broken()), draft=draft(accepted=False)
+    ).go()
+    assert done.text == "Hello, world!"
+    assert done.outcomes == [("local", "rejected"), ("broken", "upstream_failed"), ("local", "ok")]
+
+
+# ------------------------------------------------------------------------------------------------------ hedges
+
+
+def hedges(number: int) -> HedgeBudget:
+    budget = HedgeBudget(1.0)
+    for _ in range(number):
+        budget.earn()
+    return budget
+
+
+def quick_to_hedge(engine: FakeEngine, name: str | None = None) -> Upstream:
+    upstream = make_upstream(engine, name=name)
+    for _ in range(8):
+        upstream.estimates.learn(Usage(10, 10), Timings(ttft_s=0.01, decode_s=0.1))
+    return upstream
+
+
+# cases: R35
+async def test_a_late_first_token_is_asked_for_elsewhere_and_both_are_in_the_books() -> None:
+    slow = FakeEngine(name="slow", hang_at=0)
+    done = await Executed(ask(), quick_to_hedge(slow), make_upstream(good()), hedges=hedges(1)).go()
+    assert done.text == "Hello, world!"
+    assert sorted(done.outcomes) == [("good", "ok"), ("slow", "outrun")]
+    loser = next(tried for tried in done.run.tried if tried.engine == "slow")
+    assert loser.at_least
+    assert (slow.cancelled, done.outstanding) == (["decode"], 0)
+
+
+async def test_without_hedges_left_nobody_is_asked_twice() -> None:
+    slow, other = FakeEngine(name="slow", prefill_s=0.2), good()
+    done = await Executed(ask(), quick_to_hedge(slow), make_upstream(other), hedges=hedges(0)).go()
+    assert done.outcomes == [("slow", "ok")]
+    assert other.requests == []
+
+
+async def test_a_rival_that_fails_leaves_the_first_alone() -> None:
+    slow = FakeEngine(name="slow", prefill_s=0.2)
+    done = await Executed(ask(), quick_to_hedge(slow), make_upstream(broken()), hedges=hedges(1)).go()
+    assert done.text == "Hello, world!"
+    assert sorted(done.outcomes) == [("broken", "upstream_failed"), ("slow", "ok")]
+
+
+def test_hedges_are_a_share_of_requests() -> None:
+    budget, taken = HedgeBudget(0.05), 0
+    for _ in range(1000):
+        budget.earn()
+        taken += budget.take()
+    assert taken == 50
+
+
+# ------------------------------------------------------------------------------------------------------- money
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Iterator[Books]:
+    yield Books(lambda: Ledger(tmp_path / "edgecloud.db"))
+
+
+DEAR = Price(prompt=10.0, cached=10.0, completion=1000.0)
+
+
+async def test_money_is_set_aside_before_anything_is_sent_and_the_answer_is_bounded_by_it(
+    books: Books,
+) -> None:
+    engine = good("big")
+    budget = BudgetSettings(per_day=1.0, answer_tokens=500)
+    executed = Executed(ask(), make_upstream(engine, price=DEAR), books=books, budget=budget)
+    await executed.go()
+    assert engine.requests[0].max_tokens == 500
+    ((spent, reserved), *_) = await books.do(lambda ledger: ledger.sums(executed.run.limits))
+    assert (spent, reserved) == (0, pytest.approx(0.5e9, rel=0.01)), "settled by the gateway, not here"
+    await books.aclose()
+
+
+async def test_an_engine_that_nobody_can_pay_is_passed_over(books: Books) -> None:
+    dear, free = good("dear"), good("free")
+    done = await Executed(
+        ask(),
+        make_upstream(dear, price=DEAR),
+        make_upstream(free),
+        books=books,
+        budget=BudgetSettings(per_day=0.5),
+    ).go()
+    assert (done.text, dear.requests) == ("Hello, world!", [])
+    with pytest.raises(BudgetExceeded):
+        await Executed(
+            ask(), make_upstream(dear, price=DEAR), books=books, budget=BudgetSettings(per_day=0.5)
+        ).go()
+    await books.aclose()
+
+
+async def test_a_failed_attempt_leaves_its_money_for_the_next(books: Books) -> None:
+    budget = BudgetSettings(per_day=0.6, answer_tokens=500)
+    done = await Executed(
+        ask(),
+        make_upstream(broken(), price=DEAR),
+        make_upstream(good(), price=DEAR),
+        books=books,
+        budget=budget,
+    ).go()
+    assert done.text == "Hello, world!"
+    await books.aclose()
+
+
+async def test_usage_that_cannot_be_is_not_paid_for(books: Books) -> None:
+    engine = FakeEngine(name="liar", cached_tokens=10**9)
+
+    async def lies(request: ChatRequest):  # type: ignore[no-untyped-def]
+        async for event in FakeEngine.generate(engine, request):
+            yield Done(Usage(10**9, 10**9)) if isinstance(event, Done) else event
+
+    engine.generate = lies  # type: ignore[method-assign, assignment]
+    budget = BudgetSettings(per_day=1.0, answer_tokens=500)
+    done = await Executed(ask(), make_upstream(engine, price=DEAR), books=books, budget=budget).go()
+    assert done.run.nano <= 0.51e9
+    await books.aclose()
+
+
+async def test_nobody_is_paid_while_the_ledger_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "edgecloud.db").mkdir()
+    books = Books(lambda: Ledger(tmp_path / "edgecloud.db"))
+    dear, free = good("dear"), good("free")
+    done = await Executed(
+        ask(),
+        make_upstream(dear, price=DEAR),
+        make_upstream(free),
+        books=books,
+        budget=BudgetSettings(per_day=9.0),
+    ).go()
+    assert (done.text, dear.requests) == ("Hello, world!", [])
+    assert done.notices() == []
+    with pytest.raises(BudgetExceeded, match="can't be read"):
+        await Executed(
+            ask(), make_upstream(dear, price=DEAR), books=books, budget=BudgetSettings(per_day=9.0)
+        ).go()
+    await books.aclose()
+
+
+# ------------------------------------------------------------------------------------------------- no leaks
+
+
+async def test_when_everybody_rests_that_is_what_is_told() -> None:
+    upstream = make_upstream(broken())
+    for _ in range(3):
+        with pytest.raises(UpstreamError):
+            await Executed(ask(), upstream).go()
+    with pytest.raises(Unavailable):
+        await Executed(ask(), upstream).go()
+
+
+# cases: R21 R22
+async def test_a_hundred_requests_that_end_every_way_leave_nothing_outstanding() -> None:
+    upstreams = [
+        make_upstream(
+            FakeEngine(name="hung", hang_at=1), FakeEngine(name="b", fail_at=1, error=DOWN), name="x"
+        ),
+        make_upstream(broken(), good("d"), name="y"),
+    ]
+
+    async def one(number: int) -> None:
+        executed = Executed(ask(), *upstreams, continue_elsewhere=number % 3 == 0)
+        task = asyncio.create_task(executed.go())
+        await asyncio.sleep(0.001 * (number % 20))
+        if number % 2:
+            task.cancel()
+        await asyncio.wait([task], timeout=0.3)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    await asyncio.gather(*(one(number) for number in range(100)))
+    assert [upstream.outstanding[each.name] for upstream in upstreams for each in upstream.deployments] == [
+        0
+    ] * 4
