@@ -16,19 +16,20 @@ FilterName = Literal["name", "mode", "privacy", "offline", "capability", "breake
 class Removed:
     """One engine that a filter took, with a code for machines and a sentence for people.
 
-    `also` are later filters that would have taken it too: what is not in there did not stand in its way.
+    `also` are the codes of later filters that would have taken it too: what is not in there did not stand in
+    its way.
     """
 
     engine: str
     filter: FilterName
     code: str
     sentence: str
-    also: tuple[FilterName, ...] = ()
+    also: Mapping[FilterName, str] = field(default_factory=dict)
 
     @property
-    def filters(self) -> frozenset[FilterName]:
-        """Every filter that refuses the engine."""
-        return frozenset((self.filter, *self.also))
+    def codes(self) -> dict[FilterName, str]:
+        """Every filter that refuses the engine, with its code."""
+        return {self.filter: self.code, **self.also}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,10 @@ class Neighbour:
 class Candidate:
     """One engine in the order of trial.
 
-    `gain` is its chance of a right answer above the local baseline's. Money is in the decision's currency:
-    `cost` is expected, `worst_cost` what must be reserved. `switch_cost` is the worth of the prefix left
-    behind. `utility` is what they were ranked by, in money.
+    `gain` is its chance of a right answer above the baseline's: the best local candidate's, or the weakest's
+    where none is local. Money is in the decision's currency: `cost` is expected, `worst_cost` the most that
+    one attempt can take. `switch_cost` is the worth of the warm prefix left behind at another engine.
+    `utility` is what they were ranked by, in money.
     """
 
     engine: str
@@ -93,17 +95,20 @@ class Candidate:
     total_s: Spread
     switch_cost: float
     utility: float
-    reasons: tuple[str, ...] = ()
+    warm_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Cascade:
-    """Draft at `draft`, hold back the first tokens, and accept at a chance of `floor`; else `escalate`."""
+    """Draft at `draft`, hold back the first `hold_back` tokens, and accept them at a chance of `floor`, which
+    is expected with a chance of `p_accept`; else `escalate`, with nothing shown.
+    """
 
     draft: str
     escalate: str
     floor: float
     hold_back: int
+    p_accept: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,7 @@ class Counterfactual:
     """What would have had to differ for another engine to be chosen, and by how much."""
 
     engine: str
-    what: Literal["budget_price", "gain", "prompt_tokens", "privacy", "prefix"]
+    what: Literal["budget_price", "gain", "prompt_tokens", "prefix"]
     value: float
     sentence: str
 
@@ -120,13 +125,15 @@ class Counterfactual:
 class Decision:
     """The candidates in the order of trial, and all that was weighed.
 
-    `at` is in Unix seconds. `quality` is the version of what estimated the chances.
+    `at` is in Unix seconds; `reason` is why the first is first, in a few words for the receipt. `quality` is
+    the version of what estimated the chances; `labels` are those of the privacy rules that matched.
     """
 
     request_id: str
     at: float
     mode: RankMode
     candidates: tuple[Candidate, ...]
+    reason: str
     removed: tuple[Removed, ...] = ()
     cascade: Cascade | None = None
     neighbours: tuple[Neighbour, ...] = ()

@@ -1,0 +1,69 @@
+"""A decision in sentences: what `edgecloud why` prints."""
+
+from __future__ import annotations
+
+from .decision import Candidate, Cascade, Decision
+from .reason import percent, price, seconds
+
+
+def explain(decision: Decision) -> tuple[str, ...]:
+    """One sentence a line: the choice, what was weighed, what the filters took, what might have been.
+
+    Nothing of the request's text is in it, nor of its neighbours'.
+    """
+    lines = [
+        f"{decision.chosen.engine} was tried first: {decision.reason}.",
+        f"The mode was {decision.mode}.",
+    ]
+    lines += [
+        _candidate(number, one, decision.currency) for number, one in enumerate(decision.candidates, start=1)
+    ]
+    if decision.cascade is not None:
+        lines.append(_cascade(decision.cascade))
+    lines += [f"Taken by {entry.filter} ({entry.code}): {entry.sentence}." for entry in decision.removed]
+    if decision.labels:
+        lines.append(f"Kept on this machine for {', '.join(decision.labels)}.")
+    recipients = decision.recipients
+    lines.append(
+        f"It might leave this machine for {', '.join(recipients)}."
+        if recipients
+        else "Nothing left this machine."
+    )
+    lines.append(_budget(decision))
+    for neighbour in decision.neighbours:
+        scores = ", ".join(f"{model} {score:.2g}" for model, score in neighbour.scores.items())
+        lines.append(
+            f"Near this question (similarity {neighbour.similarity:.2f}): {neighbour.id}, scores {scores}."
+        )
+    lines += [f"{one.sentence}." for one in decision.counterfactuals]
+    return tuple(lines)
+
+
+def _candidate(number: int, one: Candidate, currency: str) -> str:
+    warm = f", {one.warm_tokens} tokens warm" if one.warm_tokens else ""
+    leaving = f", leaving a warm prefix {price(one.switch_cost)}" if one.switch_cost else ""
+    return (
+        f"{number}. {one.engine}: right with {percent(one.p_ok.mean)} ({percent(one.p_ok.low)} to "
+        f"{percent(one.p_ok.high)}, {one.p_ok.source}), gain {one.gain:+.0%}, "
+        f"costs {price(one.cost)} {currency} (at most {price(one.worst_cost)}), "
+        f"first token {seconds(one.first_token_s.p50)} (P90 {seconds(one.first_token_s.p90)}), "
+        f"whole {seconds(one.total_s.p50)} (P90 {seconds(one.total_s.p90)}){warm}{leaving}, "
+        f"utility {one.utility:.4f}."
+    )
+
+
+def _cascade(cascade: Cascade) -> str:
+    return (
+        f"{cascade.draft} drafts; its first {cascade.hold_back} tokens are shown if a right answer is then at "
+        f"least {percent(cascade.floor)} likely (expected of {percent(cascade.p_accept)} of drafts), "
+        f"else {cascade.escalate} answers."
+    )
+
+
+def _budget(decision: Decision) -> str:
+    if not decision.budget_price:
+        return "The budget was not ahead of its time, so money counted at its face."
+    return (
+        f"Spending was ahead of its time, so money counted {1 + decision.budget_price:.2f} times "
+        f"(price of the budget {decision.budget_price:.2f})."
+    )

@@ -1,0 +1,68 @@
+"""Why the first candidate is first, in the few words that a receipt has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .decision import Candidate, Cascade, FilterName, Removed
+from .utility import Weights, felt_s
+
+TAKEN: dict[FilterName, str] = {
+    "name": "not asked for",
+    "mode": "the mode",
+    "privacy": "privacy",
+    "offline": "offline mode",
+    "capability": "what it can do",
+    "breaker": "its failures",
+    "key": "the key's limits",
+    "money": "the budget",
+    "slo": "the deadline",
+}
+
+
+def reason(
+    ranked: Sequence[Candidate],
+    cascade: Cascade | None,
+    removed: Sequence[Removed],
+    weights: Weights,
+    currency: str,
+) -> str:
+    """What made the difference to the next best: the largest of the terms that speak for the first."""
+    if cascade is not None:
+        chance = percent(cascade.p_accept)
+        return f"drafted here first: good enough with a chance of {chance}, else {cascade.escalate}"
+    if len(ranked) == 1:
+        taken = [f"{entry.engine}: {TAKEN[entry.filter]}" for entry in removed if entry.filter != "name"]
+        return f"the only one left ({'; '.join(taken)})" if taken else "the only engine there is"
+    best, other = ranked[0], ranked[1]
+    money = 1.0 + weights.budget_price
+    terms = [
+        (
+            weights.answer_value * (best.p_ok.mean - other.p_ok.mean),
+            f"more likely right ({percent(best.p_ok.mean)} against {percent(other.p_ok.mean)})",
+        ),
+        (
+            money * (other.cost - best.cost),
+            f"cheaper ({price(best.cost)} against {price(other.cost)} {currency})",
+        ),
+        (
+            weights.second_value * (felt_s(other.total_s, weights) - felt_s(best.total_s, weights)),
+            f"faster ({seconds(best.total_s.p50)} against {seconds(other.total_s.p50)})",
+        ),
+        (other.switch_cost - best.switch_cost, f"holds {best.warm_tokens} tokens of this chat"),
+    ]
+    gain, words = max(terms, key=lambda term: term[0])
+    return f"{words} than {other.engine}" if gain > 0 else f"as good as {other.engine}"
+
+
+def percent(chance: float) -> str:
+    return f"{chance:.0%}"
+
+
+def price(amount: float) -> str:
+    """Money with the digits that a price of a request needs: 0, 0.00052, 1.25."""
+    return "0" if amount == 0 else f"{amount:.2g}" if amount < 1 else f"{amount:.2f}"
+
+
+def seconds(duration: float) -> str:
+    return f"{duration:.1f} s"

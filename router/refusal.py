@@ -1,0 +1,117 @@
+"""What to do when no engine is left: wait for one that rests, or say what took which, and the way out."""
+
+from __future__ import annotations
+
+from edgecloud.errors import (
+    BadRequest,
+    BudgetExceeded,
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    EdgeCloudError,
+    NoPermittedRoute,
+    Unavailable,
+)
+from edgecloud.settings import Settings
+
+from .decision import Allowed, FilterName, Removed
+from .facts import Facts
+from .filter import reserved_tokens
+from .world import World
+
+PERMISSIONS: frozenset[FilterName] = frozenset({"mode", "privacy", "offline", "key"})
+FIELDS = {
+    "chat": "messages",
+    "completions": "prompt",
+    "tools": "tools",
+    "json": "response_format",
+    "images": "messages",
+    "logprobs": "logprobs",
+    "continue_final": "continue_final_message",
+}
+
+
+def wait_s(facts: Facts, allowed: Allowed, world: World, settings: Settings) -> float | None:
+    """Seconds after which to filter again, because an engine comes back that only its breaker holds.
+
+    None if there is none, or if it comes back too late: after the request's deadline, or after
+    `router.wait_s` where it has none.
+    """
+    if allowed.engines or allowed.reopens_at is None:
+        return None
+    wait = max(0.0, allowed.reopens_at - world.now)
+    patience = settings.router.wait_s if facts.deadline_s is None else facts.deadline_s
+    return wait if wait < patience else None
+
+
+def refusal(facts: Facts, allowed: Allowed, world: World) -> EdgeCloudError:
+    """The error for an empty set; the sentence lists every engine with what took it.
+
+    In this order: 503 with `retry_after` where a breaker alone holds an engine; then, of the engines that
+    could have served the request, 403 if the mode, privacy, offline mode or the key took one, 402 if money
+    did, 504 if the deadline did; 400 where no engine could have. Engines that the asked name does not mean
+    count as if they were not there. `extra["removed"]` is the list for machines: `engine=filter:code`.
+    """
+    if allowed.engines:
+        raise ValueError(f"There is no refusal where {allowed.engines} are allowed.")
+    removed = [entry for entry in allowed.removed if entry.filter != "name"]
+    if not removed:
+        return Unavailable("There is no engine to answer: `edgecloud models` lists what can be had.")
+    error = _error(facts, removed, allowed.reopens_at, world)
+    error.extra["removed"] = " ".join(f"{entry.engine}={entry.filter}:{entry.code}" for entry in removed)
+    return error
+
+
+def _error(facts: Facts, removed: list[Removed], reopens_at: float | None, world: World) -> EdgeCloudError:
+    everything = "; ".join(entry.sentence for entry in removed)
+    if any(entry.codes.keys() == {"breaker"} for entry in removed):
+        return Unavailable(
+            f"No engine can answer now: {everything}. Try again later, or ask another model.",
+            retry_after=None if reopens_at is None else max(0.0, reopens_at - world.now),
+        )
+    able = [entry for entry in removed if "capability" not in entry.codes]
+    took = {name for entry in able for name in entry.codes}
+    if took & PERMISSIONS:
+        return NoPermittedRoute(f"No engine may answer this: {everything}. {_way_out(able)}")
+    if "money" in took:
+        return BudgetExceeded(
+            f"The budget does not allow an answer: {everything}. "
+            "Raise it in the config's [budget], wait for its next period, or use the mode `local`."
+        )
+    if "slo" in took:
+        return DeadlineExceeded(
+            f"No engine is expected to answer in time: {everything}. Allow more time or fewer tokens."
+        )
+    if able:
+        return Unavailable(f"No engine can answer now: {everything}. Try again later.")
+    return _incapable(facts, removed, world, everything)
+
+
+def _incapable(facts: Facts, removed: list[Removed], world: World, everything: str) -> EdgeCloudError:
+    """400: the context, if that is what any engine fails by, else the field that none can serve."""
+    short = [world.engine(entry.engine) for entry in removed if entry.codes["capability"] == "context"]
+    if not short:
+        return BadRequest(
+            f"No engine can do what is asked: {everything}. Leave it out, or ask another model.",
+            param=FIELDS[removed[0].codes["capability"]],
+        )
+    widest = max(short, key=lambda view: view.capabilities.context)
+    return ContextLengthExceeded(
+        facts.prompt_tokens(widest.name),
+        widest.capabilities.context,
+        reserved=reserved_tokens(facts),
+        param="messages" if facts.needs.chat else "prompt",
+    )
+
+
+def _way_out(able: list[Removed]) -> str:
+    """How to let the first engine that could have served the request serve it."""
+    ways = {
+        "private": "Ask something that a model here can answer, or take the private text out.",
+        "region": "Add the region to privacy.regions if prompts may go there.",
+        "offline": "Switch offline mode off, or pull a model that can answer here.",
+        "mode_local": "Choose another mode.",
+        "mode_pool": "Choose another mode.",
+        "key_engine": "Ask for another engine, or another key.",
+        "key_quota": "Wait until the key's quota is renewed.",
+    }
+    return next(ways[code] for entry in able for code in entry.codes.values() if code in ways)
