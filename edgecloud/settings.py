@@ -174,6 +174,31 @@ class PoolEntry(Section):
     idle_timeout_s: float = Field(60.0, gt=0, description="seconds of silence in the middle of an answer")
 
 
+class PoolServerSettings(Section):
+    """A pool that this machine serves (`edgecloud pool serve`). 0 means 'choose for me'."""
+
+    model: str = Field("", description="name, .gguf file or folder of safetensors; empty: what `model` says")
+    served_name: str = Field("", description="the name that clients ask for; empty: the model's own")
+    port: int = Field(8000, ge=0, le=65535)
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0: what this machine can really give")
+    context: int = Field(0, ge=0, description="most tokens of one request; 0: what the model was made for")
+    kv_mb: int = Field(0, ge=0, description="memory for computed context; 0: from what is free")
+    kv_type: Literal["auto", "int8"] = Field("auto", description="auto: as the weights are computed with")
+    host_mb: int = Field(0, ge=0, description="main memory for context that gives way; 0: compute it again")
+    block_size: int = Field(16, ge=1, le=256, description="tokens in a block of context")
+    max_running: int = Field(64, ge=1, le=4096, description="answers decoded together")
+    token_budget: int = Field(0, ge=0, description="tokens computed in one step, prompts included")
+    max_waiting: int = Field(1024, ge=1, description="requests in the queue before 429")
+    policy: Literal["priority", "fcfs", "deadline", "sjf", "fair"] = Field(
+        "priority", description="who goes next; among equals, who came first"
+    )
+    slo_ttft_s: float = Field(1.0, gt=0, description="first token within this: counted as good")
+    slo_tpot_s: float = Field(0.05, gt=0, description="and every other token within this")
+    watchdog_s: float = Field(30.0, gt=0, description="a step that takes longer is a stuck engine")
+    chat_template: str = Field("", description="file with a chat template that replaces the model's own")
+
+
 class BudgetSettings(Section):
     """What may be spent. A request that might go beyond is refused before anything is sent."""
 
@@ -280,6 +305,7 @@ class Settings(Section):
     router: RouterSettings = RouterSettings()
     privacy: PrivacySettings = PrivacySettings()
     pool: tuple[PoolEntry, ...] = ()
+    pool_server: PoolServerSettings = PoolServerSettings()
 
 
 # ---------------------------------------------------------------------------------------------- folders
