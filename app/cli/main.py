@@ -33,6 +33,7 @@ COMMANDS = {
     "doctor": Command("doctor", "Say what works on this machine."),
     "history": Command("history", "List, show, search, export and remove chats."),
     "models": Command("models", "List, get, choose and tune models."),
+    "pool": Command("pool", "Serve a model to other machines; manage the servers that this one uses."),
     "serve": Command("serve", "Serve the OpenAI and Anthropic APIs on this machine."),
 }
 
