@@ -54,8 +54,8 @@ def _candidate(number: int, one: Candidate, currency: str) -> str:
 
 def _cascade(cascade: Cascade) -> str:
     return (
-        f"{cascade.draft} drafts; its first {cascade.hold_back} tokens are shown if a right answer is then at "
-        f"least {percent(cascade.floor)} likely (expected of {percent(cascade.p_accept)} of drafts), "
+        f"{cascade.draft} drafts; its first {cascade.hold_back} tokens are shown if they make a right "
+        f"answer at least {percent(cascade.floor)} likely (expected: {percent(cascade.p_accept)} of drafts), "
         f"else {cascade.escalate} answers."
     )
 
