@@ -48,7 +48,7 @@ class Door:
 
 class Answer(Response):
     """Runs generations when it is sent, and sends nothing before each has begun, so that every fault found by
-    then has its own status.
+    then has its own status. (Only a stream that has to wait long for that begins with a ping.)
 
     However the response ends, the streams are closed, which cancels the work behind them: the client hangs
     up,
@@ -183,6 +183,7 @@ class StreamedAnswer(Answer):
         # The last frames wait until the generation is closed: uvicorn reports a hang-up as soon as a response
         # is complete.
         last = b""
+        stream.expect()
         try:
             async with self._running(scope, receive) as running:
                 await stream.open(running.headers())

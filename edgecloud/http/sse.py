@@ -46,9 +46,11 @@ ANTHROPIC = Dialect(frame=named_frame, ping=named_frame({"type": "ping"}), end=b
 
 
 class EventStream:
-    """One response that is a stream of events: `open`, `write` any number of times, `close`.
+    """One response that is a stream of events: `expect`, `open`, `write` any number of times, `close`.
 
-    After `ping_s` seconds of silence, also before the first event, a ping goes out by itself.
+    After `ping_s` seconds of silence, also before the first event, a ping goes out by itself. If the answer
+    has not even begun by then (a model is being loaded), the stream opens without it: proxies cut what says
+    nothing.
     """
 
     def __init__(self, send: Send, *, ping: bytes, ping_s: float) -> None:
@@ -56,15 +58,21 @@ class EventStream:
         self._ping = ping
         self._ping_s = ping_s
         self._loop = asyncio.get_running_loop()
+        self._opening: asyncio.Task[None] | None = None
         self._pinging: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.opened = False
 
+    def expect(self) -> None:
+        """Wait for the answer to begin, for as long as silence may last."""
+        self._timer = self._loop.call_later(self._ping_s, self._open_unbegun)
+
     async def open(self, headers: Headers) -> None:
-        """Send status 200: from here on errors can only be events."""
-        self.opened = True
-        await self._send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *headers]})
-        self._written = self._loop.time()
-        self._timer = self._loop.call_later(self._ping_s, self._silent)
+        """Send status 200, unless it has been: from here on errors can only be events."""
+        if self._opening is not None:
+            await self._opening
+        else:
+            await self._begin(headers)
 
     async def write(self, frames: bytes) -> None:
         """Send whole events."""
@@ -74,14 +82,30 @@ class EventStream:
     async def close(self, frames: bytes = b"") -> None:
         """Send the last events and end the response."""
         self.quiet()
+        if self._opening is not None:
+            await self._opening
         await self._send({"type": "http.response.body", "body": frames, "more_body": False})
 
     def quiet(self) -> None:
         """Send no more pings."""
-        if self.opened:
+        if self._timer is not None:
             self._timer.cancel()
-            if self._pinging is not None:
-                self._pinging.cancel()
+        if self._pinging is not None:
+            self._pinging.cancel()
+
+    def _open_unbegun(self) -> None:
+        self.opened = True
+        self._opening = self._loop.create_task(self._begin((), self._ping))
+
+    async def _begin(self, headers: Headers, frames: bytes = b"") -> None:
+        self.opened = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *headers]})
+        if frames:
+            await self.write(frames)
+        self._written = self._loop.time()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(self._ping_s, self._silent)
 
     def _silent(self) -> None:
         due = self._written + self._ping_s

@@ -72,10 +72,46 @@ def test_anthropic_is_pinged_in_its_own_way(serve: Serve) -> None:
     assert types[-1] == "message_stop"
 
 
-def test_nothing_is_pinged_before_the_request_is_known_to_be_good(serve: Serve) -> None:
+def test_what_is_known_to_be_wrong_before_a_ping_is_due_has_its_status(serve: Serve) -> None:
     engine = FakeEngine(refuse=UpstreamError("no"))
-    with client(serve(engine, ping_s=0.01).url) as http:
+    with client(serve(engine, ping_s=60).url) as http:
         assert http.post("/v1/chat/completions", json=chat(stream=True)).status_code == 502
+
+
+# cases: P57
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"])
+def test_a_model_being_loaded_is_bridged_with_pings_and_then_answers(serve: Serve, path: str) -> None:
+    body = {"/v1/completions": {"prompt": "hi"}, "/v1/responses": {"input": "hi"}}.get(path, chat())
+    live = serve(FakeEngine(load_s=0.5), ping_s=0.1)
+    with client(live.url) as http:
+        answer = http.post(path, json={**body, "stream": True, "max_tokens": 9})
+    assert answer.status_code == 200
+    before, _, after = answer.text.partition("Hello")
+    assert before.count("ping") >= 2
+    assert after
+
+
+def test_what_is_found_wrong_after_the_first_ping_is_an_event(serve: Serve) -> None:
+    live = serve(FakeEngine(load_s=0.3, refuse=UpstreamError("The pool is gone.")), ping_s=0.1)
+    with client(live.url) as http:
+        answer = http.post("/v1/chat/completions", json=chat(stream=True))
+    assert answer.status_code == 200
+    pings, _, rest = answer.text.rpartition(": ping\n\n")
+    assert set(pings.split("\n\n")) <= {": ping", ""}
+    error, done = frames(rest)
+    assert error["error"]["message"] == "The pool is gone."
+    assert done == "[DONE]"
+
+
+async def test_a_stream_that_ends_before_it_began_leaves_no_timer() -> None:
+    async def send(message: Message) -> None:
+        raise AssertionError(message)
+
+    stream = EventStream(send, ping=OPENAI.ping, ping_s=0.01)
+    stream.expect()
+    stream.quiet()
+    await asyncio.sleep(0.05)
+    assert not stream.opened
 
 
 async def test_pings_stop_with_the_stream_and_never_pile_up_behind_a_client_that_reads_nothing() -> None:

@@ -35,7 +35,7 @@ Script = Sequence[bytes] | Callable[[ChatRequest], Sequence[bytes]]
 class FakeEngine:
     """Implements `edgecloud.engine.Engine`.
 
-    `script` is the answer as the bytes of its tokens, or a function that makes it of the request. `queue`,
+    `script` is the answer as the bytes of its tokens, or a function that makes it of the request. `load`,
     `prefill` and `decode`
     are seconds spent before `Start`'s work begins, before the first token and before each further one;
     `hang_at` never goes
@@ -56,6 +56,7 @@ class FakeEngine:
         calls: Sequence[ToolCall] = (),
         cached_tokens: int = 0,
         context: int = 4096,
+        load_s: float = 0.0,
         prefill_s: float = 0.0,
         decode_s: float = 0.0,
         hang_at: int | None = None,
@@ -74,6 +75,7 @@ class FakeEngine:
         self.calls = calls
         self.cached_tokens = cached_tokens
         self.context = context
+        self.load_s = load_s
         self.prefill_s = prefill_s
         self.decode_s = decode_s
         self.hang_at = hang_at
@@ -97,6 +99,8 @@ class FakeEngine:
 
     async def generate(self, request: ChatRequest) -> AsyncGenerator[EngineEvent, None]:
         self.requests.append(request)
+        if self.load_s:
+            await asyncio.sleep(self.load_s)
         if self.refuse is not None:
             raise self.refuse
         prompt_tokens = await self.count_tokens(request)
