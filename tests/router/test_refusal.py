@@ -1,0 +1,146 @@
+"""The error where no engine is left: which one, and what it says."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from edgecloud.errors import EdgeCloudError
+from edgecloud.router.facts import Facts, Needs, Privacy, PrivacyReason
+from edgecloud.router.filter import filter
+from edgecloud.router.refusal import refusal, wait_s
+from edgecloud.router.world import BreakerView, Budget, EngineView, KeyLimits, World
+
+from .worlds import NOW, SETTINGS, make_facts, make_hosted, make_local, make_settings, make_world
+
+PRIVATE = Privacy(True, (PrivacyReason("pii:id", "it holds an identity number"),))
+SMALL = make_local(context=50)
+RESTING = BreakerView("open", NOW + 12, reason="3 failures")
+
+
+def refused(facts: Facts, *engines: EngineView, **world: Any) -> EdgeCloudError:
+    state = make_world(*engines, **world)
+    allowed = filter(facts, state, SETTINGS)
+    assert allowed.engines == ()
+    return refusal(facts, allowed, state)
+
+
+@pytest.mark.parametrize(
+    ("facts", "world"),
+    [
+        (make_facts(privacy=PRIVATE), {}),
+        (make_facts(offline=True), {}),
+        (make_facts(mode="local"), {}),
+        (make_facts(), {"key": KeyLimits("work", engines=())}),
+    ],
+)
+def test_what_was_not_permitted_is_403_with_exit_code_3(facts: Facts, world: dict[str, Any]) -> None:
+    error = refused(facts, SMALL, make_hosted(), **world)
+
+    assert (error.status, error.code, error.exit_code, error.retryable) == (
+        403,
+        "no_permitted_route",
+        3,
+        False,
+    )
+    assert "laptop" in error.message
+    assert "cloud" in error.message
+    assert re.fullmatch(r"laptop=\w+:\w+ cloud=\w+:\w+", str(error.extra["removed"]))
+
+
+def test_what_the_budget_does_not_allow_is_402_with_exit_code_4() -> None:
+    error = refused(make_facts(), SMALL, make_hosted(), budgets=(Budget("day", 0.001),))
+
+    assert (error.status, error.code, error.exit_code, error.retryable) == (402, "budget_exceeded", 4, False)
+    assert "the day's budget of 0.001" in error.message
+
+
+def test_a_budget_that_is_out_is_402_even_while_the_engine_rests() -> None:
+    error = refused(make_facts(), make_hosted(breaker=RESTING), budgets=(Budget("day", 0.001),))
+
+    assert error.status == 402
+
+
+def test_a_prompt_that_fits_nowhere_is_400_with_the_widest_context() -> None:
+    facts = make_facts(num_prompt_tokens={"laptop": 60, "cloud": 70}, max_tokens=5, offline=True)
+
+    error = refused(facts, SMALL, make_hosted(context=74))
+
+    assert (error.status, error.code, error.param) == (400, "context_length_exceeded", "messages")
+    assert error.extra["n_ctx"] == 74
+    assert error.extra["n_prompt_tokens"] == 70
+    assert "the answer needs 5" in error.message
+
+
+def test_what_no_engine_can_do_is_400_and_named() -> None:
+    error = refused(make_facts(needs=Needs(images=True), offline=True), make_local(), make_hosted())
+
+    assert (error.status, error.param) == (400, "messages")
+    assert "sees no images" in error.message
+
+
+def test_a_named_model_that_is_too_small_is_no_matter_of_permission() -> None:
+    error = refused(make_facts(covers=("laptop",)), SMALL, make_hosted())
+
+    assert error.code == "context_length_exceeded"
+    assert "cloud" not in str(error.extra["removed"])
+
+
+def test_a_deadline_that_none_can_keep_is_504() -> None:
+    error = refused(make_facts(deadline_s=0.1))
+
+    assert (error.status, error.exit_code) == (504, 5)
+
+
+def test_no_engine_at_all_is_said() -> None:
+    error = refused(make_facts(covers=()), make_local())
+
+    assert error.status == 503
+    assert "edgecloud models" in error.message
+
+
+# cases: R13
+def test_where_only_breakers_hold_it_the_first_to_come_back_is_waited_for() -> None:
+    facts = make_facts(deadline_s=30)
+    world = make_world(
+        make_hosted("a", breaker=BreakerView("open", NOW + 25)), make_hosted("b", breaker=RESTING)
+    )
+    allowed = filter(facts, world, SETTINGS)
+
+    assert wait_s(facts, allowed, world, SETTINGS) == 12
+    error = refusal(facts, allowed, world)
+    assert (error.status, error.retry_after, error.retryable) == (503, 12, True)
+    assert "3 failures" in error.message
+
+
+@pytest.mark.parametrize(("deadline_s", "wait"), [(12.5, 12), (12, None), (1, None), (None, 12)])
+def test_nobody_waits_longer_than_there_is_time(deadline_s: float | None, wait: float | None) -> None:
+    facts = make_facts(deadline_s=deadline_s, max_tokens=1)
+    world = make_world(make_hosted(breaker=RESTING))
+
+    assert wait_s(facts, filter(facts, world, SETTINGS), world, SETTINGS) == wait
+
+
+def test_patience_without_a_deadline_is_a_setting() -> None:
+    world = make_world(make_hosted(breaker=RESTING))
+    settings = make_settings(router={"wait_s": 5.0})
+
+    assert wait_s(make_facts(), filter(make_facts(), world, settings), world, settings) is None
+
+
+def test_nobody_waits_for_what_is_not_permitted() -> None:
+    facts = make_facts(privacy=PRIVATE)
+    world = make_world(make_hosted(breaker=RESTING))
+    allowed = filter(facts, world, SETTINGS)
+
+    assert wait_s(facts, allowed, world, SETTINGS) is None
+    assert refusal(facts, allowed, world).status == 403
+
+
+def test_an_engine_that_is_allowed_is_no_reason_to_refuse() -> None:
+    world: World = make_world()
+
+    with pytest.raises(ValueError, match="laptop"):
+        refusal(make_facts(), filter(make_facts(), world, SETTINGS), world)
