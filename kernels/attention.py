@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from .attention_plan import AttentionPlan, Group
 from .dispatch import on_triton, require
 from .kv_cache import KvLayer
+from .paged import launch_paged_attention
 
 
 def paged_attention_reference(
@@ -120,5 +121,5 @@ def paged_attention(
         f"{q.shape[1]} query heads are no multiple of {layer.num_kv_heads} KV heads.",
     )
     if on_triton(q):
-        raise NotImplementedError
+        return launch_paged_attention(q, layer, plan, layer.head_dim**-0.5 if scale is None else scale)
     return paged_attention_cpu(q, layer, plan, scale)

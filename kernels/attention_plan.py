@@ -9,7 +9,7 @@ or 0 to p without window.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -33,17 +33,12 @@ class Group(NamedTuple):
 
 
 class DeviceTables(NamedTuple):
-    """The plan on a device, int32: `block_tables` `[sequences, width]`, `context_lens` and `offsets`, and
-    which sequences are decodes and which are chunks, as indices into them.
-    """
+    """The plan on a device, int32: `block_tables` `[sequences, width]`, `context_lens` `[sequences]` and
+    `offsets` `[sequences + 1]`. A captured graph is replayed for other numbers by copying them in here."""
 
     block_tables: torch.Tensor
     context_lens: torch.Tensor
     offsets: torch.Tensor
-    decodes: torch.Tensor
-    chunks: torch.Tensor
-    max_context: int
-    max_chunk: int
 
 
 @dataclass(frozen=True)
@@ -56,6 +51,7 @@ class AttentionPlan:
     block_size: int
     window: int | None
     device: torch.device
+    _tiles: dict[tuple[int, int, int], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     @property
     def num_tokens(self) -> int:
@@ -123,23 +119,46 @@ class AttentionPlan:
 
     @cached_property
     def tables(self) -> DeviceTables:
-        """For the Triton kernels. Tables are as wide as the longest; their tails are never read."""
-        counts = [end - start for start, end in zip(self.offsets, self.offsets[1:], strict=False)]
+        """For the Triton kernel. Tables are as wide as the longest; their tails are never read."""
         width = max((len(table) for table in self.block_tables), default=0)
         padded = [[*table, *[0] * (width - len(table))] for table in self.block_tables]
-
-        def device(numbers: list[int]) -> torch.Tensor:
-            return torch.tensor(numbers, dtype=torch.int32, device=self.device)
-
-        return DeviceTables(
-            torch.tensor(padded, dtype=torch.int32, device=self.device).reshape(len(padded), width),
-            device(list(self.context_lens)),
-            device(list(self.offsets)),
-            device([i for i, count in enumerate(counts) if count == 1]),
-            device([i for i, count in enumerate(counts) if count > 1]),
-            max(self.context_lens, default=0),
-            max((count for count in counts if count > 1), default=0),
+        tables, lens, offsets = (
+            torch.tensor(numbers, dtype=torch.int32, device=self.device)
+            for numbers in (padded, self.context_lens, self.offsets)
         )
+        return DeviceTables(tables.reshape(len(padded), width), lens, offsets)
+
+    @cached_property
+    def max_keys(self) -> int:
+        """Keys that a decode, or up to 16 drafts, may look at, whole steps of the Triton kernel."""
+        longest = max(self.context_lens, default=0)
+        return longest if self.window is None else min(longest, self.window + 15 + 63)
+
+    def tiles(self, queries: int, least: int, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Work for the Triton kernel: tiles of up to `queries` queries of the sequences that have `least`
+        to `most`.
+
+        `[tiles, 2]` int32 (sequence, first query), longest contexts first, and the query row of each place
+        in them, `[tiles * queries]` int32, -1 for none.
+        """
+        key = (queries, least, most)
+        if key not in self._tiles:
+            tiles = [
+                (sequence, first)
+                for sequence in sorted(range(self.num_sequences), key=lambda each: -self.context_lens[each])
+                if least <= (count := self.offsets[sequence + 1] - self.offsets[sequence]) <= most
+                for first in range(0, count, queries)
+            ]
+            rows = [
+                row if row < self.offsets[sequence + 1] else -1
+                for sequence, first in tiles
+                for row in range(self.offsets[sequence] + first, self.offsets[sequence] + first + queries)
+            ]
+            self._tiles[key] = (
+                torch.tensor(tiles, dtype=torch.int32, device=self.device),
+                torch.tensor(rows, dtype=torch.int32, device=self.device),
+            )
+        return self._tiles[key]
 
 
 def plan_attention(

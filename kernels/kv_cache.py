@@ -40,6 +40,13 @@ class KvLayer(NamedTuple):
     rows: torch.Tensor | None
 
     @property
+    def scales(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """For kernels, whose pointers must point somewhere: the scales, or without any, `k` and `v`."""
+        if self.k_scale is None or self.v_scale is None:
+            return self.k, self.v
+        return self.k_scale, self.v_scale
+
+    @property
     def num_kv_heads(self) -> int:
         return self.k.shape[2]
 

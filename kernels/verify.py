@@ -10,9 +10,13 @@ position (`sampling.py`), the text is token for token the one that would have co
 
 from __future__ import annotations
 
+from typing import no_type_check
+
 import torch
 
-from .dispatch import on_triton, require
+from .dispatch import jit, on_triton, require, tl
+
+BLOCK = 32
 
 
 def verify_drafts_reference(drawn: torch.Tensor, drafts: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
@@ -33,6 +37,22 @@ def verify_drafts_cpu(drawn: torch.Tensor, drafts: torch.Tensor, offsets: torch.
     return (ends[torch.searchsorted(ends, offsets[:-1].long())] - offsets[:-1]).to(torch.int32)
 
 
+@jit
+@no_type_check
+def _verify_drafts_kernel(DRAWN, DRAFTS, OFFSETS, ACCEPTED, BLOCK: tl.constexpr):
+    request = tl.program_id(0)
+    start = tl.load(OFFSETS + request)
+    num_drafts = tl.load(OFFSETS + request + 1) - start - 1
+    accepted = num_drafts
+    at = tl.arange(0, BLOCK)
+    for first in range(0, num_drafts, BLOCK):
+        is_draft = first + at < num_drafts
+        drawn = tl.load(DRAWN + start + first + at, mask=is_draft, other=0)
+        draft = tl.load(DRAFTS + start + first + at, mask=is_draft, other=0)
+        accepted = tl.minimum(accepted, tl.min(tl.where(drawn == draft, num_drafts, first + at), 0))
+    tl.store(ACCEPTED + request, accepted)
+
+
 def verify_drafts(drawn: torch.Tensor, drafts: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
     """Accepted drafts of each request, `[requests]` int32.
 
@@ -45,5 +65,11 @@ def verify_drafts(drawn: torch.Tensor, drafts: torch.Tensor, offsets: torch.Tens
         f"drawn {tuple(drawn.shape)}, drafts {drafts.shape}.",
     )
     if on_triton(drawn):
-        raise NotImplementedError
+        accepted = torch.empty(len(offsets) - 1, dtype=torch.int32, device=drawn.device)
+        if len(accepted):
+            offsets = offsets.to(torch.int32)
+            _verify_drafts_kernel[(len(accepted),)](
+                drawn, drafts, offsets, accepted, BLOCK=BLOCK, num_warps=1
+            )
+        return accepted
     return verify_drafts_cpu(drawn, drafts, offsets)
