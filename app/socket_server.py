@@ -13,7 +13,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from typing import Any
 from edgecloud.errors import BadRequest, Unavailable, sentence
 from edgecloud.http.drain import Drain, Watch, stopping
 from edgecloud.http.problem import ClientGone
+from edgecloud.telemetry import Metrics, metrics
+from edgecloud.types import Event
 from edgecloud.wire import native
 
 from .client import LINE_LIMIT, socket_path, version
@@ -36,12 +38,19 @@ class SocketServer:
     """
 
     def __init__(
-        self, gateway: Gateway, url: str, stop: Callable[[], None], *, drain: Drain | None = None
+        self,
+        gateway: Gateway,
+        url: str,
+        stop: Callable[[], None],
+        *,
+        drain: Drain | None = None,
+        metrics: Metrics = metrics,
     ) -> None:
         self.gateway = gateway
         self.url = url
         self.stop = stop
         self.drain = drain or Drain()
+        self.metrics = metrics
         self._server: asyncio.Server | None = None
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -136,7 +145,7 @@ class SocketServer:
                     "health": native.dump(await gateway.health()),
                 }
             case "chat":
-                async with aclosing(gateway.chat(native.load(args["request"]))) as events:
+                async with aclosing(self._counted(gateway.chat(native.load(args["request"])))) as events:
                     async for event in events:
                         yield native.dump(event)
             case "embed":
@@ -152,6 +161,20 @@ class SocketServer:
                 self.stop()
             case _:
                 raise BadRequest(f"There is no operation {op!r}.")
+
+    async def _counted(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+        """The events, booked in the metrics as those of an answer over HTTP are."""
+        meter, failed = self.metrics.generation(), False
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    meter.see(event)
+                    yield event
+        except Exception:
+            failed = True
+            raise
+        finally:
+            meter.close(cancelled=not failed)
 
 
 async def _send(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:

@@ -13,8 +13,9 @@ import pytest
 from edgecloud.app import client as client_module
 from edgecloud.app.client import GatewayClient, connect, socket_path
 from edgecloud.app.socket_server import SocketServer
-from edgecloud.errors import ContextLengthExceeded, ModelNotFound, Unavailable
-from edgecloud.types import ChatRequest, EmbedRequest, Finish, Message, Start, TextDelta
+from edgecloud.errors import ContextLengthExceeded, EdgeCloudError, ModelNotFound, Unavailable
+from edgecloud.telemetry import Metrics
+from edgecloud.types import ChatRequest, EmbedRequest, Finish, Health, Message, Start, TextDelta
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_gateway import fake_gateway
 
@@ -66,6 +67,19 @@ async def test_a_chat_arrives_event_by_event_as_in_process(client: GatewayClient
     assert isinstance(events[0], Start)
     assert "".join(e.text for e in events if isinstance(e, TextDelta)) == "Hello, world!"
     assert isinstance(events[-1], Finish)
+
+
+async def test_answers_are_counted_as_those_over_http(server: SocketServer, client: GatewayClient) -> None:
+    server.metrics = Metrics()
+    assert await _text(client) == "Hello, world!"
+    server.gateway = fake_gateway(FakeEngine(fail_at=2))
+    with pytest.raises(EdgeCloudError):
+        await _text(client)
+
+    page = server.metrics.render(Health(True)).decode()
+    assert 'edgecloud_generation_tokens_total{model="fake"} 4.0' in page
+    assert 'edgecloud_generations_total{model="fake",outcome="done"} 1.0' in page
+    assert 'edgecloud_generations_total{model="fake",outcome="failed"} 1.0' in page
 
 
 async def test_errors_come_through_as_themselves(client: GatewayClient) -> None:
