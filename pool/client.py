@@ -110,6 +110,19 @@ class RemoteEngine:
         except EdgeCloudError:
             return estimate_tokens(request)
 
+    async def held_tokens(self, request: ChatRequest) -> tuple[int, int]:
+        """Prompt tokens of a request, and how many of them this pool has computed already.
+
+        Raises `NotSupported` for an upstream that is no pool of ours.
+        """
+        body = (
+            openai_chat.encode(request, self._entry.model, stream=False)
+            if request.is_chat
+            else openai_completions.encode(request, self._entry.model, stream=False)
+        )
+        answer = await self._aside("POST", "prefixes", body, needs="tell which prefixes it holds")
+        return _integer(answer.get("prompt_tokens")), _integer(answer.get("cached_tokens"))
+
     async def tokenize(
         self, text: str, *, add_special: bool = False, parse_special: bool = False
     ) -> list[int]:
@@ -249,8 +262,10 @@ class RemoteEngine:
         usage = event.usage
         if not usage.prompt_tokens:
             usage = Usage(estimate, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
+        # What is measured here holds the way there and back; how it divides over there, only they know.
         ttft_s = total_s if first_s is None else first_s
-        return Done(usage, Timings(ttft_s=ttft_s, decode_s=total_s - ttft_s))
+        theirs = event.timings
+        return Done(usage, Timings(theirs.queue_s, theirs.prefill_s, ttft_s, total_s - ttft_s))
 
     async def _aside(
         self, method: str, path: str, body: Any = None, *, needs: str | None = None

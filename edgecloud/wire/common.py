@@ -16,6 +16,7 @@ from edgecloud.types import (
     ReasoningDelta,
     Start,
     TextDelta,
+    Timings,
     TokenLogprob,
     ToolCall,
     ToolCallDelta,
@@ -88,6 +89,7 @@ class Answer:
         self.identity = Identity(model)
         self.choices = [Choice() for _ in range(n)]
         self.usage = Usage()
+        self.extras: dict[str, Any] = {}
 
     def add(self, event: Event | Done) -> None:
         match event:
@@ -97,6 +99,7 @@ class Answer:
                 self.choices[event.index].add(event)
             case Finish() | Done():
                 self.usage = event.usage
+                self.extras = timings_body(event)
 
 
 class Identity:
@@ -144,6 +147,20 @@ def logprob_body(entry: TokenLogprob) -> dict[str, Any]:
         "bytes": list(entry.bytes),
         "top_logprobs": tops,
     }
+
+
+def timings_body(end: Finish | Done) -> dict[str, Any]:
+    """Where a bare engine's time went, under llama-server's names where it has one; nothing of a gateway,
+    whose answer has been through several hands.
+    """
+    if isinstance(end, Finish) or end.timings == Timings():
+        return {}
+    timings = {
+        "queue": end.timings.queue_s,
+        "prompt": end.timings.prefill_s,
+        "predicted": end.timings.decode_s,
+    }
+    return {"timings": {f"{part}_ms": round(seconds * 1000, 3) for part, seconds in timings.items()}}
 
 
 def openai_usage(usage: Usage) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from edgecloud.types import (
 )
 
 from . import upstream
-from .common import Answer, Choice, Identity, StreamOptions, logprob_body, openai_usage, suffix
+from .common import Answer, Choice, Identity, StreamOptions, logprob_body, openai_usage, suffix, timings_body
 from .constraints import constraint
 from .fields import Fields
 from .messages import messages
@@ -150,6 +150,7 @@ class ChatAssembler:
             "system_fingerprint": answer.identity.fingerprint,
             "choices": [self._choice(index, choice) for index, choice in enumerate(answer.choices)],
             "usage": openai_usage(answer.usage),
+            **answer.extras,
         }
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
@@ -211,7 +212,9 @@ class ChatChunks:
                 return []
             case Finish() | Done():
                 self._usage = event.usage
-                return [self._chunk([], openai_usage(event.usage))] if self._options.include_usage else []
+                if not self._options.include_usage:
+                    return []
+                return [{**self._chunk([], openai_usage(event.usage)), **timings_body(event)}]
             case Notice():
                 return []
 

@@ -25,7 +25,7 @@ from edgecloud.types import (
 
 from . import fields as read
 from . import upstream
-from .common import Answer, Identity, StreamOptions, finite, openai_usage, suffix
+from .common import Answer, Identity, StreamOptions, finite, openai_usage, suffix, timings_body
 from .constraints import constraint
 from .fields import Fields
 from .sampling import max_tokens, min_tokens, priority, sampling, stop_token_ids, stops, stream_options
@@ -112,6 +112,7 @@ class CompletionAssembler:
             "system_fingerprint": identity.fingerprint,
             "choices": choices,
             "usage": openai_usage(_sum(answer.usage for answer in self._answers)),
+            **(self._answers[0].extras if len(self._answers) == 1 else {}),
         }
 
 
@@ -155,7 +156,8 @@ class CompletionChunks:
                 self._usages[prompt_no] = event.usage
                 self._unfinished -= 1
                 if not self._unfinished and self._options.include_usage:
-                    return [{**self._chunk([]), "usage": openai_usage(_sum(self._usages))}]
+                    extras = timings_body(event) if len(self._requests) == 1 else {}
+                    return [{**self._chunk([]), "usage": openai_usage(_sum(self._usages)), **extras}]
         return []
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from edgecloud.types import (
     Notice,
     ReasoningDelta,
     TextDelta,
+    Timings,
     TokenLogprob,
     ToolCallDelta,
     TopLogprob,
@@ -58,6 +59,7 @@ class StreamDecoder:
     def __init__(self, n: int = 1) -> None:
         self._open = set(range(n))
         self._usage: Usage | None = None
+        self._timings: Timings | None = None
         self._counted = 0
         self._called: set[int] = set()
         self._waiting: dict[int, list[TokenLogprob]] = {}
@@ -68,6 +70,7 @@ class StreamDecoder:
         if chunk.get("error"):
             raise UpstreamError(f"The upstream failed while answering: {quote(chunk)}")
         self._usage = read_usage(chunk.get("usage")) or self._usage
+        self._timings = read_timings(chunk.get("timings")) or self._timings
         events: list[EngineEvent] = []
         for entry in sequence(chunk.get("choices"), "choices"):
             choice = mapping(entry, "choice")
@@ -81,7 +84,8 @@ class StreamDecoder:
         """The last event, once the stream has ended. Raises `UpstreamError` if it broke off."""
         if self._open:
             raise UpstreamError("The upstream's answer broke off before it was complete.")
-        return [Done(self._usage or Usage(completion_tokens=self._counted))]
+        usage = self._usage or Usage(completion_tokens=self._counted)
+        return [Done(usage, self._timings or Timings())]
 
     def _deltas(self, index: int, choice: dict[str, Any]) -> list[EngineEvent]:
         raise NotImplementedError
@@ -135,6 +139,21 @@ def read_usage(value: Any) -> Usage | None:
         cached_tokens=count(prompt.get("cached_tokens"), "cached_tokens"),
         reasoning_tokens=count(completion.get("reasoning_tokens"), "reasoning_tokens"),
     )
+
+
+def read_timings(value: Any) -> Timings | None:
+    """What our pools and llama-server say of where the time went; what makes no sense says nothing."""
+    if not isinstance(value, dict):
+        return None
+    parts = (value.get(name) for name in ("queue_ms", "prompt_ms", "predicted_ms"))
+    seconds = [
+        part / 1000
+        if isinstance(part, int | float) and not isinstance(part, bool) and 0 <= part < 1e10
+        else 0.0
+        for part in parts
+    ]
+    queue_s, prefill_s, decode_s = seconds
+    return Timings(queue_s, prefill_s, queue_s + prefill_s, decode_s)
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
