@@ -32,6 +32,11 @@ class Interrupted(EdgeCloudError):
         self.number = number
 
 
+def exit_code(error: EdgeCloudError) -> int:
+    """What the process ends with after this error."""
+    return 128 + error.number if isinstance(error, Interrupted) else error.exit_code
+
+
 def answer(state: State, settings: Settings, request: ChatRequest, printer: Printer, *, quiet: bool) -> None:
     """Show one answer. Raises `EdgeCloudError` for what went wrong, `Interrupted` after a signal."""
     asyncio.run(_answer(state, settings, request, printer, quiet=quiet))

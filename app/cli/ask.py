@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgecloud.errors import BadRequest, NotFound
+from edgecloud.errors import BadRequest, EdgeCloudError, NotFound
 from edgecloud.types import ChatRequest, Constraint, Message, Sampling
 
 from .shell import State
@@ -52,7 +52,13 @@ class Number(click.FloatRange):
     help="Who answers: a name, a .gguf file, hf:owner/repo:QUANT.",
 )
 @click.option("-s", "--system", metavar="TEXT", help="The system prompt.")
-@click.option("-c", "--continue", "continues", is_flag=True, help="Continue the last chat.")
+@click.option(
+    "-c",
+    "--continue",
+    "continues",
+    is_flag=True,
+    help="Continue the last chat; without a prompt, ask again what got no answer.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --stream one per event.")
 @click.option(
     "--stream/--no-stream", default=None, help="Print as it comes (the default for text), or at the end."
@@ -107,32 +113,35 @@ def ask(
     from .answer import Interrupted, answer
     from .prompt import gather_prompt
 
-    if "" in stop:
-        raise BadRequest("--stop must not be empty.")
-    state.offline |= offline
-    settings = state.settings()
-    messages = [Message("user", gather_prompt(prompt, files, quiet=quiet))]
-    chat_id = None
-    if continues:
-        chat_id, earlier = _last_chat(state, settings)
-        messages = [*earlier, *messages]
-    if system is not None:
-        messages = [Message("system", system), *(m for m in messages if m.role != "system")]
-    request = ChatRequest(
-        messages=tuple(messages),
-        model=model,
-        sampling=Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed),
-        max_tokens=max_tokens,
-        stop=stop,
-        n=num_choices,
-        constraint=_schema(schema) if schema else None,
-        deadline_s=timeout,
-        offline=settings.offline,
-        journal=not no_history,
-        chat_id=chat_id,
-        door="ask",
-    )
     printer = _printer(as_json=as_json, stream=stream, quiet=quiet)
+    try:
+        if "" in stop:
+            raise BadRequest("--stop must not be empty.")
+        state.offline |= offline
+        settings = state.settings()
+        text = gather_prompt(prompt, files, quiet=quiet, optional=continues)
+        messages, chat_id = [Message("user", text)], None
+        if continues:
+            messages, chat_id = _continued(state, settings, text, quiet=quiet)
+        if system is not None:
+            messages = [Message("system", system), *(m for m in messages if m.role != "system")]
+        request = ChatRequest(
+            messages=tuple(messages),
+            model=model,
+            sampling=Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed),
+            max_tokens=max_tokens,
+            stop=stop,
+            n=num_choices,
+            constraint=_schema(schema) if schema else None,
+            deadline_s=timeout,
+            offline=settings.offline,
+            journal=not no_history,
+            chat_id=chat_id,
+            door="ask",
+        )
+    except EdgeCloudError as error:
+        printer.end(error)
+        raise
     try:
         answer(state, settings, request, printer, quiet=quiet)
     except Interrupted as interrupted:
@@ -145,6 +154,19 @@ def _printer(*, as_json: bool, stream: bool | None, quiet: bool) -> Printer:
     if as_json:
         return JsonLinesPrinter() if stream else JsonPrinter()
     return TextPrinter(stream=stream is not False, quiet=quiet)
+
+
+def _continued(state: State, settings: Settings, text: str, *, quiet: bool) -> tuple[list[Message], str]:
+    """The last chat with one more question, and its id; without one, its last question if that is open."""
+    from .shell import note
+
+    chat_id, earlier = _last_chat(state, settings)
+    is_open = bool(earlier) and earlier[-1].role == "user"
+    if text and is_open:
+        note("edgecloud: the question before this one has no answer; both are asked.", quiet=quiet)
+    if not text and not is_open:
+        raise BadRequest("There is no prompt, and the last question was answered: say what comes next.")
+    return [*earlier, *([Message("user", text)] if text else ())], chat_id
 
 
 def _last_chat(state: State, settings: Settings) -> tuple[str, tuple[Message, ...]]:
@@ -172,4 +194,4 @@ def _schema(name: str) -> Constraint:
         raise BadRequest(f"{name} is not JSON: {error}.") from error
     if not isinstance(schema, dict):
         raise BadRequest(f"{name} is not a JSON schema: it must be an object.")
-    return Constraint("schema", text)
+    return Constraint("schema", text, param="schema")

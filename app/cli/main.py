@@ -1,7 +1,8 @@
 """The `edgecloud` command: its sub-commands, loaded when they are asked for, and how every one of them ends.
 
-Whatever goes wrong is one line on stderr and an exit code: 1 failed, 2 wrong usage, 3 no permitted route,
-4 out of budget, 5 out of time, 130 interrupted, 141 the reader of our output went away.
+Whatever goes wrong is one line on stderr and an exit code: 1 failed, 2 wrong usage (what was typed is wrong,
+or names what is not there), 3 no permitted route, 4 out of budget, 5 out of time, 130 interrupted, 141 the
+reader of our output went away.
 """
 
 from __future__ import annotations

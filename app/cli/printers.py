@@ -104,7 +104,7 @@ class TextPrinter:
 
 
 class JsonPrinter:
-    """One object at the end of an answer that succeeded; nothing of one that failed."""
+    """One object at the end: the answer, or the error that there is instead."""
 
     def __init__(self) -> None:
         self._text: dict[int, list[str]] = {}
@@ -127,9 +127,12 @@ class JsonPrinter:
                 self._finish = event
 
     def end(self, error: EdgeCloudError | None) -> None:
-        if error is not None or self._finish is None:
-            return
-        finish = self._finish
+        if error is not None:
+            _write_line({"schema_version": SCHEMA_VERSION, "error": _error(error)})
+        elif self._finish is not None:
+            self._print(self._finish)
+
+    def _print(self, finish: Finish) -> None:
         choices = [self._choice(index) for index in sorted(self._reasons)]
         _write_line(
             {
@@ -174,10 +177,16 @@ class JsonLinesPrinter:
 
     def end(self, error: EdgeCloudError | None) -> None:
         if error is not None:
-            self._write("error", code=error.code, message=error.message)
+            self._write("error", **_error(error))
 
     def _write(self, type: str, **fields: Any) -> None:
         _write_line({"type": type, **fields})
+
+
+def _error(error: EdgeCloudError) -> dict[str, Any]:
+    from .answer import exit_code
+
+    return {"message": error.message, "code": error.code, "exit": exit_code(error)}
 
 
 def _write_line(value: dict[str, Any]) -> None:

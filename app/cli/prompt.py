@@ -22,13 +22,19 @@ MAX_BYTES = 8 * 2**20
 """More text than any context here holds."""
 
 
-def gather_prompt(arguments: Sequence[str], files: Sequence[str], *, quiet: bool = False) -> str:
-    """One prompt: the arguments, each file under its name, and what is piped in.
+def gather_prompt(
+    arguments: Sequence[str], files: Sequence[str], *, quiet: bool = False, optional: bool = False
+) -> str:
+    """One prompt: the arguments, each file under its name, and what is piped in; with `optional` it may be
+    nothing at all.
 
-    `-` among arguments or files stands for the piped text where it stands. Raises `BadRequest`.
+    `-` among arguments or files stands for the piped text where it stands. Raises `BadRequest`, also for a
+    file or a named pipe with nothing in it: asking about nothing is never what was meant.
     """
     named = "-" in arguments or "-" in files
-    piped = _read_stdin(named=named, needed=named or not (arguments or files), quiet=quiet)
+    piped = _read_stdin(named=named, needed=named or not (arguments or files or optional), quiet=quiet)
+    if named and not piped.strip():
+        raise BadRequest("Nothing came through the pipe that - stands for.")
     parts: list[str] = []
     words: list[str] = []
     for argument in arguments:
@@ -38,13 +44,20 @@ def gather_prompt(arguments: Sequence[str], files: Sequence[str], *, quiet: bool
         else:
             words.append(_utf8(argument))
     parts.append(" ".join(words))
-    parts += [piped if name == "-" else f"--- {Path(name).name} ---\n{read_text(name)}" for name in files]
+    parts += [piped if name == "-" else _file(name) for name in files]
     if not named:
         parts.append(piped)
     prompt = "\n\n".join(part.strip("\n") for part in parts if part.strip())
-    if not prompt:
+    if not prompt and not optional:
         raise BadRequest("There is no prompt: give one as an argument, with -f FILE or through a pipe.")
     return prompt
+
+
+def _file(name: str) -> str:
+    text = read_text(name)
+    if not text.strip():
+        raise BadRequest(f"{name} is empty: leave it out.")
+    return f"--- {Path(name).name} ---\n{text}"
 
 
 def read_text(name: str) -> str:

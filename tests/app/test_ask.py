@@ -296,6 +296,40 @@ def test_the_last_chat_is_continued(ask: Ask, home: Path) -> None:
     ]
 
 
+def last_question(home: Path, answer: str, status: Any) -> str:
+    """A chat whose last question ended like this; its id."""
+    history = History(home / "edgecloud.db")
+    turn = history.begin(ChatRequest((Message("user", "why?"),), door="ask"))
+    history.append(turn, 0, answer)
+    history.finish(turn, None, {}, {}, status)
+    history.close()
+    return turn.chat_id
+
+
+def test_a_question_whose_answer_failed_is_asked_along_or_again(ask: Ask, home: Path) -> None:
+    chat_id = last_question(home, "Beca", "failed")
+    gate = answering("ok")
+
+    along = ask(gate, "-c", "and how?", terminal=True)
+    again = ask(gate, "-c")
+
+    assert (along.code, again.code) == (0, 0)
+    assert "has no answer; both are asked" in along.err
+    assert [[message.content for message in request.messages] for request in gate.requests] == [
+        ["why?", "and how?"],
+        ["why?"],
+    ]
+    assert {request.chat_id for request in gate.requests} == {chat_id}
+
+
+def test_there_is_nothing_to_ask_again_after_an_answer(ask: Ask, home: Path) -> None:
+    last_question(home, "Because", "complete")
+
+    outcome = ask(answering("no"), "-c")
+    assert outcome.code == 2
+    assert "the last question was answered" in outcome.err
+
+
 # ------------------------------------------------------------------------------------- what is shown
 
 
@@ -475,7 +509,14 @@ def test_a_failure_is_a_code_and_one_line_on_stderr(
     gate = Gate(error)
 
     outcome = ask(gate, "hi", "-q", *arguments)
-    assert (outcome.code, outcome.out) == (code, "")
+    assert outcome.code == code
+    if arguments == ("--json",):
+        assert json.loads(outcome.out) == {
+            "schema_version": 1,
+            "error": {"message": error.message, "code": error.code, "exit": code},
+        }
+    else:
+        assert outcome.out == ""
     assert outcome.err == f"edgecloud: {error.message}\n"
     assert gate.closed
 
@@ -487,7 +528,19 @@ def test_a_failure_half_way_shows_what_came_and_ends_the_line(ask: Ask) -> None:
     assert ask(Gate(*script), "hi", terminal=True).out == "par\n"
     assert ask(Gate(*script), "hi", "--no-stream").out == ""
     last = ask(Gate(*script), "hi", "--json", "--stream").out.splitlines()[-1]
-    assert json.loads(last) == {"type": "error", "code": "upstream_failed", "message": "Gone."}
+    assert json.loads(last) == {"type": "error", "code": "upstream_failed", "message": "Gone.", "exit": 1}
+
+
+@pytest.mark.parametrize("arguments", [("--json",), ("--json", "--stream")])
+def test_what_is_wrong_before_anything_is_asked_is_an_object_too(
+    ask: Ask, arguments: tuple[str, ...]
+) -> None:
+    outcome = ask(answering("no"), "-f", "/nope", *arguments)
+
+    line = json.loads(outcome.out)
+    error = line if "--stream" in arguments else line["error"]
+    assert (error["exit"], outcome.code) == (2, 2)
+    assert error["message"] == outcome.err.removeprefix("edgecloud: ").rstrip("\n")
 
 
 @pytest.mark.parametrize(
@@ -506,6 +559,8 @@ def test_a_failure_half_way_shows_what_came_and_ends_the_line(ask: Ask) -> None:
         (["  "], "There is no prompt"),
         (["-f", "/nonexistent/file", "hi"], "/nonexistent/file cannot be read: No such file"),
         (["-f", "/", "hi"], "cannot be read: Is a directory"),
+        (["-f", "/dev/null", "hi"], "/dev/null is empty: leave it out."),
+        (["hi", "-"], "Nothing came through the pipe that - stands for."),
         (["--schema", "/nonexistent", "hi"], "/nonexistent cannot be read"),
         (["caf\udce9"], "not UTF-8"),
         (["-c", "hi"], "There is no chat to continue yet"),
@@ -515,7 +570,7 @@ def test_wrong_usage_is_one_line(ask: Ask, arguments: list[str], part: str) -> N
     gate = answering("no")
 
     outcome = ask(gate, *arguments)
-    assert outcome.code == (1 if "-c" in arguments else 2)
+    assert outcome.code == 2
     assert outcome.out == ""
     assert outcome.err.startswith("edgecloud: ")
     assert outcome.err.count("\n") == 1
@@ -590,7 +645,8 @@ def test_an_interrupted_stream_of_json_says_so(ask: Ask) -> None:
     gate = Gate(Start("local", "m", 1), interrupt(signal.SIGINT), None)
 
     outcome = ask(gate, "hi", "--json", "--stream")
-    assert json.loads(outcome.out.splitlines()[-1])["code"] == "interrupted"
+    last = json.loads(outcome.out.splitlines()[-1])
+    assert (last["code"], last["exit"], outcome.code) == ("interrupted", 130, 130)
 
 
 def test_a_gateway_that_never_answers_is_given_up(ask: Ask) -> None:

@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from edgecloud.app.cli.main import COMMANDS, edgecloud, run
+from edgecloud.app.cli.shell import State
+from edgecloud.app.gateway import Gateway
+from edgecloud.app.open import build_gateway
+from edgecloud.settings import Settings
 
 from .shell import COMMAND, environment
 from .shell import edgecloud as edgecloud_process
@@ -82,6 +86,54 @@ def test_wrong_usage_is_one_line_and_code_2(tmp_path: Path, arguments: list[str]
     assert done.stderr.startswith(b"edgecloud: ")
     assert done.stderr.count(b"\n") == 1
     assert b"--help" in done.stderr
+
+
+async def _in_process(settings: Settings) -> Gateway:
+    return build_gateway(settings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("ask hi -m nope", 2),
+        ("ask hi -m /nope.gguf", 2),
+        ("ask hi -m HOME/broken.gguf", 2),
+        ("ask hi -m HOME/notes.txt", 2),
+        ("ask hi -m hf:a/b-GGUF:Q4_0", 2),
+        ("ask hi -m minilm", 2),
+        ("ask -f /nope hi", 2),
+        ("ask hi --schema /nope", 2),
+        ("ask hi --temperature 9", 2),
+        ("ask -c hi", 2),
+        ("config show nope", 2),
+        ("config set nope 1", 2),
+        ("config set server.port many", 2),
+        ("config set embedder smollm2", 2),
+        ("models info nope", 2),
+        ("models info /nope.gguf", 2),
+        ("models info HOME/broken.gguf", 2),
+        ("models rm smollm2", 2),
+        ("models rm HOME/broken.gguf", 2),
+        ("history show chat-nope", 2),
+        ("history rm chat-nope", 2),
+        ("serve status", 1),
+        ("doctor", 1),
+        ("--offline models pull hf:a/b-GGUF:Q4_0", 3),
+    ],
+)
+def test_the_exit_code_says_whose_fault_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, code: int
+) -> None:
+    """2 is what was typed: it is wrong, or names what is not there."""
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
+    (tmp_path / "notes.txt").write_text("no model")
+    for name, value in environment(tmp_path, EDGECLOUD_LOCAL__CHAT_TEMPLATE="/nope").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdin", None)
+
+    with pytest.raises(SystemExit) as ended:
+        run(arguments.replace("HOME", str(tmp_path)).split(), State(open_gateway=_in_process))
+    assert ended.value.code == code
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
