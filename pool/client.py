@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from edgecloud.errors import EdgeCloudError, NotSupported, UpstreamError
+from edgecloud.errors import DeadlineExceeded, EdgeCloudError, NotSupported, UpstreamError
 from edgecloud.settings import PoolEntry, Settings
 from edgecloud.types import (
     Capabilities,
@@ -93,6 +93,13 @@ class RemoteEngine:
             async with aclosing(self._answer(request)) as events:
                 async for event in events:
                     yield event
+        except DeadlineExceeded as error:
+            if request.deadline_s is None:
+                # It is told our own limit as a deadline, and may be the first to notice.
+                raise UpstreamError(
+                    f"{self.name} took longer than its timeout_s of {self._entry.timeout_s:g} s."
+                ) from error
+            raise
         except EdgeCloudError as error:
             raise self._connection.redact(error) from error.__cause__
 

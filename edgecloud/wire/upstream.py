@@ -14,6 +14,7 @@ from typing import Any
 from edgecloud.errors import (
     BadRequest,
     ContextLengthExceeded,
+    DeadlineExceeded,
     EdgeCloudError,
     NotSupported,
     Overloaded,
@@ -68,6 +69,8 @@ class StreamDecoder:
         """Events of one decoded chunk. Raises `UpstreamError` for an error or what makes no sense."""
         chunk = mapping(chunk, "chunk")
         if chunk.get("error"):
+            if _is_deadline(chunk):
+                raise _deadline_error()
             raise UpstreamError(f"The upstream failed while answering: {quote(chunk)}")
         self._usage = read_usage(chunk.get("usage")) or self._usage
         self._timings = read_timings(chunk.get("timings")) or self._timings
@@ -209,6 +212,8 @@ def decode_error(status: int, body: Any, *, retry_after: float | None = None) ->
     model's name there is the upstream's, so that the router can go elsewhere.
     """
     message = quote(body)
+    if status == 504 and _is_deadline(body):
+        return _deadline_error()
     if status in (400, 413, 422) and _is_context(body, message):
         return _context_error(body, message)
     said = f": {message}" if message else "."
@@ -243,6 +248,16 @@ def quote(body: Any) -> str:
         return ""
     line = " ".join(body[: 4 * MAX_QUOTE].encode(errors="replace").decode().split())
     return line if len(line) <= MAX_QUOTE else line[: MAX_QUOTE - 1] + "…"
+
+
+def _is_deadline(body: Any) -> bool:
+    """Whether an error says that the time we allowed is over, in the code that only servers of ours send."""
+    error = body.get("error") if isinstance(body, dict) else None
+    return isinstance(error, dict) and error.get("code") == DeadlineExceeded.default_code
+
+
+def _deadline_error() -> DeadlineExceeded:
+    return DeadlineExceeded("The upstream's answer took longer than was allowed: allow more time.")
 
 
 def _is_context(body: Any, message: str) -> bool:
