@@ -46,7 +46,7 @@ def rank(facts: Facts, allowed: Allowed, world: World, quality: Quality, setting
         budget_price=weights.budget_price,
         currency=world.currency,
         quality=quality.version,
-        labels=facts.privacy.labels,
+        labels=facts.privacy.labels if facts.local_only else (),
         counterfactuals=counterfactuals(
             facts, ranked, cascade, views, allowed.removed, world, estimates, weights, settings
         ),

@@ -36,23 +36,24 @@ def reason(
         return f"the only one left ({'; '.join(taken)})" if taken else "the only engine there is"
     best, other = ranked[0], ranked[1]
     money = 1.0 + weights.budget_price
+    chances = f"{percent(best.p_ok.mean)} against {percent(other.p_ok.mean)}"
     terms = [
         (
             weights.answer_value * (best.p_ok.mean - other.p_ok.mean),
-            f"more likely right ({percent(best.p_ok.mean)} against {percent(other.p_ok.mean)})",
+            f"more likely right ({chances}) than {other.engine}",
         ),
         (
             money * (other.cost - best.cost),
-            f"cheaper ({price(best.cost)} against {price(other.cost)} {currency})",
+            f"cheaper ({price(best.cost)} against {price(other.cost)} {currency}) than {other.engine}",
         ),
         (
             weights.second_value * (felt_s(other.total_s, weights) - felt_s(best.total_s, weights)),
-            f"faster ({seconds(best.total_s.p50)} against {seconds(other.total_s.p50)})",
+            f"faster ({seconds(best.total_s.p50)} against {seconds(other.total_s.p50)}) than {other.engine}",
         ),
-        (other.switch_cost - best.switch_cost, f"holds {best.warm_tokens} tokens of this chat"),
+        (other.switch_cost - best.switch_cost, f"holds {best.warm_tokens} tokens of this chat already"),
     ]
     gain, words = max(terms, key=lambda term: term[0])
-    return f"{words} than {other.engine}" if gain > 0 else f"as good as {other.engine}"
+    return words if gain > 0 else f"as good as {other.engine}"
 
 
 def percent(chance: float) -> str:
