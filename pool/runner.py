@@ -100,8 +100,8 @@ class StepOutput(NamedTuple):
 class RunnerFacts:
     """`context` and `vocab_size` in tokens, `block_bytes` of one KV block, all layers together.
 
-    `kept` is the bytes of weights by the form they are kept in (`int8`, `float32`), `converted` those that
-    came quantized and are not any more, by the type they had in the file.
+    `fingerprint` changes whenever computed KV would. `kept` is the bytes of weights by the form they are kept
+    in (`int8`, `float32`), `converted` of those that came quantized and no longer are, by the file's type.
     """
 
     model: str
@@ -113,6 +113,7 @@ class RunnerFacts:
     kv_type: str
     kept: Mapping[str, int] = field(default_factory=dict)
     converted: Mapping[str, int] = field(default_factory=dict)
+    fingerprint: str = ""
 
 
 class Runner(Protocol):

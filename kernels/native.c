@@ -1,0 +1,581 @@
+/* One decoder layer on a CPU, in C: what torch does here in twenty operations, in one call and one team of threads.
+
+   Every row is computed by the same instructions in the same order, whatever else is in the batch: products are
+   summed along k in order (integers exactly), keys and values in aligned chunks of 16 positions. So a row's bits
+   do not depend on its neighbours, on how its prompt was chunked, or on the number of threads.
+
+   Weights are packed in tiles of 16 columns: int8 as [n/16][k/4][16][4] (what VNNI multiplies at once), float
+   as [n/16][k][16]. A slot of the KV memory is a row: K of all heads | V of all heads | K scales | V scales
+   (kv_cache.py). Vectors are GCC's, 16 floats wide; the compiler cuts them to what the machine has. */
+
+#include <math.h>
+#include <omp.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+typedef float vf __attribute__((vector_size(64)));
+typedef float vfu __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t vi __attribute__((vector_size(64)));
+typedef int32_t viu __attribute__((vector_size(64), aligned(4), may_alias));
+#define INLINE static inline __attribute__((always_inline))
+#define APART static __attribute__((noinline))
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define LANES 16
+#define MAX_DIM 256
+#define TOGETHER 16 /* query rows that share a pass over the keys */
+
+enum { FLOAT32, FLOAT16, BFLOAT16, INT8 };
+
+typedef struct {
+  int64_t type, n, k;     /* y[n] = w[n, k] x[k]; n and k as they are, the packing is padded with zeros */
+  const void *weight;
+  const float *scale;     /* int8: of each column */
+  const int32_t *offset;  /* int8: 128 times the sum of each column, because activations are stored plus 128 */
+  const float *bias;      /* or NULL */
+} Linear;
+
+typedef struct {
+  Linear qkv, o, gate_up, down;
+  const float *attn_norm, *ffn_norm, *q_norm, *k_norm; /* the last two of one head, or NULL */
+  char *kv;                                            /* this layer's slots */
+  int64_t window;                                      /* positions a token sees, itself included; 0 for all */
+} Layer;
+
+typedef struct {
+  int64_t hidden, heads, kv_heads, head_dim, intermediate;
+  int64_t kv_type, slot_bytes, block_shift, threads; /* blocks of 2^block_shift slots */
+  float eps;
+  const float *cosines, *sines; /* [context, head_dim / 2] */
+} Model;
+
+typedef struct {
+  int64_t rows, groups, max_context;
+  const int64_t *positions, *slots; /* of each row */
+  const int32_t *group_row, *group_len, *group_table; /* some rows of one sequence; its table's start */
+  const int32_t *tables;            /* block numbers */
+  float *x;                         /* [rows, hidden], read and written */
+  float *wide, *heads_out, *input;  /* scratch: [rows, widest output], [rows, heads * dim], [rows, widest input] */
+  uint8_t *codes;                   /* scratch: [rows, widest input padded to 4] */
+  float *code_scale;                /* scratch: [rows] */
+  float *scores;                    /* scratch: [threads, TOGETHER, max_context padded to 16] */
+} Step;
+
+/* ------------------------------------------------------------------------------------------------- vectors */
+
+INLINE vf splat(float x) { return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+INLINE vf load(const float *p) { return *(const vfu *)p; }
+INLINE void store(float *p, vf x) { *(vfu *)p = x; }
+
+INLINE vf fma16(vf a, vf b, vf c) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#else
+  return a * b + c;
+#endif
+}
+
+INLINE vf pick(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
+INLINE vf max16(vf a, vf b) { return pick(a > b, a, b); }
+
+INLINE float sum_lanes(vf x) {
+  for (int half = 8; half; half /= 2)
+    for (int i = 0; i < half; i++) x[i] += x[i + half];
+  return x[0];
+}
+
+INLINE float max_lanes(vf x) {
+  for (int half = 8; half; half /= 2)
+    for (int i = 0; i < half; i++) x[i] = MAX(x[i], x[i + half]);
+  return x[0];
+}
+
+/* e^x to 1e-7 of itself: 2^n times a polynomial on [-ln2/2, ln2/2]. */
+INLINE vf exp16(vf x) {
+  x = max16(x, splat(-87.0f));
+  x = pick(x < splat(88.0f), x, splat(88.0f));
+  vf n = x * splat(1.44269504f) + splat(12582912.0f) - splat(12582912.0f);
+  vf r = fma16(n, splat(-0.693359375f), x);
+  r = fma16(n, splat(2.12194440e-4f), r);
+  vf y = splat(1.9875691500e-4f);
+  y = fma16(y, r, splat(1.3981999507e-3f));
+  y = fma16(y, r, splat(8.3334519073e-3f));
+  y = fma16(y, r, splat(4.1665795894e-2f));
+  y = fma16(y, r, splat(1.6666665459e-1f));
+  y = fma16(y, r, splat(5.0000001201e-1f));
+  y = fma16(y, r * r, r + splat(1.0f));
+  vi exponent = (__builtin_convertvector(n, vi) + 127) << 23;
+  return y * (vf)exponent;
+}
+
+INLINE vf load_kv(const char *row, int64_t at, const int type) {
+  if (type == FLOAT32) return load((const float *)row + at);
+#if defined(__AVX512F__)
+  if (type == FLOAT16) return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)(row + 2 * at)));
+  if (type == BFLOAT16)
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(row + 2 * at))), 16);
+  return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)(row + at))));
+#else
+  vf x;
+  for (int i = 0; i < LANES; i++) {
+    if (type == FLOAT16) x[i] = (float)((const _Float16 *)row)[at + i];
+    else if (type == BFLOAT16) {
+      uint32_t bits = (uint32_t)((const uint16_t *)row)[at + i] << 16;
+      memcpy((float *)&x + i, &bits, 4);
+    } else x[i] = (float)((const int8_t *)row)[at + i];
+  }
+  return x;
+#endif
+}
+
+/* ---------------------------------------------------------------------------------------------------- rows */
+
+APART void norm_row(const float *x, const float *weight, float eps, int64_t n, float *out) {
+  vf sums = splat(0);
+  float rest = 0;
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) sums = fma16(load(x + i), load(x + i), sums);
+  for (; i < n; i++) rest += x[i] * x[i];
+  float factor = 1.0f / sqrtf((sum_lanes(sums) + rest) / (float)n + eps);
+  for (i = 0; i + LANES <= n; i += LANES) store(out + i, load(x + i) * splat(factor) * load(weight + i));
+  for (; i < n; i++) out[i] = x[i] * factor * weight[i];
+}
+
+/* A row as codes 1..255, value = (code - 128) * scale. What is no number shows: the scale becomes one too. */
+APART void encode_row(const float *x, int64_t n, uint8_t *codes, float *scale) {
+  vf peaks = splat(0), sums = splat(0);
+  float peak = 0, sum = 0;
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    vf value = load(x + i);
+    peaks = max16(peaks, max16(value, -value));
+    sums += value;
+  }
+  for (; i < n; i++) peak = MAX(peak, fabsf(x[i])), sum += x[i];
+  peak = MAX(peak, max_lanes(peaks));
+  sum += sum_lanes(sums);
+  float to_code = peak > 0 ? 127.0f / peak : 0;
+  for (i = 0; i + LANES <= n; i += LANES) {
+    /* Adding 1.5 * 2^23 leaves the rounded number in the low bits. */
+    vi rounded = (vi)(load(x + i) * splat(to_code) + splat(12582912.0f)) + (128 - 0x4B400000);
+#if defined(__AVX512F__)
+    _mm_storeu_si128((void *)(codes + i), _mm512_cvtepi32_epi8((__m512i)rounded));
+#else
+    for (int j = 0; j < LANES; j++) codes[i + j] = (uint8_t)rounded[j];
+#endif
+  }
+  for (; i < n; i++) codes[i] = (uint8_t)(lrintf(x[i] * to_code) + 128);
+  for (; i % 4; i++) codes[i] = 128;
+  *scale = sum - sum == 0 ? peak / 127.0f : NAN;
+}
+
+/* A row where the multiplication by `linear` finds it. */
+INLINE void give(const Linear *linear, const Step *step, int64_t row, const float *x) {
+  if (linear->type == INT8)
+    encode_row(x, linear->k, step->codes + row * ((linear->k + 3) / 4 * 4), step->code_scale + row);
+  else if (x != step->input + row * linear->k)
+    memcpy(step->input + row * linear->k, x, linear->k * sizeof(float));
+}
+
+/* -------------------------------------------------------------------------------------------------- linear */
+
+INLINE vi dot4(vi sums, int32_t four, const int8_t *weights) {
+#if defined(__AVX512VNNI__)
+  return (vi)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32(four), _mm512_loadu_si512(weights));
+#else
+  for (int lane = 0; lane < LANES; lane++)
+    for (int j = 0; j < 4; j++) sums[lane] += (int32_t)(uint8_t)(four >> 8 * j) * weights[4 * lane + j];
+  return sums;
+#endif
+}
+
+/* One tile of one row to its place: out = sums * scales + bias, or added to what is there. */
+APART void finish_codes(const Linear *l, vi sums, int64_t column, float scale, float *out, int add) {
+  vf y = __builtin_convertvector(sums - *(const viu *)(l->offset + column), vf) * splat(scale) *
+         load(l->scale + column);
+  if (l->bias) y += load(l->bias + column);
+  int64_t n = MIN(LANES, l->n - column);
+  if (n == LANES) {
+    store(out + column, add ? load(out + column) + y : y);
+  } else {
+    for (int64_t i = 0; i < n; i++) out[column + i] = add ? out[column + i] + y[i] : y[i];
+  }
+}
+
+APART void finish_floats(const Linear *l, vf y, int64_t column, float *out, int add) {
+  if (l->bias) y += load(l->bias + column);
+  int64_t n = MIN(LANES, l->n - column);
+  if (n == LANES) {
+    store(out + column, add ? load(out + column) + y : y);
+  } else {
+    for (int64_t i = 0; i < n; i++) out[column + i] = add ? out[column + i] + y[i] : y[i];
+  }
+}
+
+INLINE void code_tiles(const Linear *l, const Step *s, int64_t row, const int R, int64_t tile, const int T,
+                       float *out, int64_t stride, int add) {
+  const int64_t quads = (l->k + 3) / 4;
+  const uint8_t *x = s->codes + row * quads * 4;
+  const int8_t *w = (const int8_t *)l->weight + tile * quads * 64;
+  vi sums[8][8];
+  for (int r = 0; r < R; r++)
+    for (int t = 0; t < T; t++) sums[r][t] = (vi){0};
+  for (int64_t q = 0; q < quads; q++)
+    for (int r = 0; r < R; r++) {
+      int32_t four;
+      memcpy(&four, x + (r * quads + q) * 4, 4);
+      for (int t = 0; t < T; t++) sums[r][t] = dot4(sums[r][t], four, w + (t * quads + q) * 64);
+    }
+  for (int r = 0; r < R; r++)
+    for (int t = 0; t < T; t++)
+      finish_codes(l, sums[r][t], (tile + t) * LANES, s->code_scale[row + r], out + (row + r) * stride, add);
+}
+
+INLINE void float_tiles(const Linear *l, const Step *s, int64_t row, const int R, int64_t tile, const int T,
+                        float *out, int64_t stride, int add) {
+  const float *x = s->input + row * l->k, *w = (const float *)l->weight + tile * l->k * LANES;
+  vf sums[8][8];
+  for (int r = 0; r < R; r++)
+    for (int t = 0; t < T; t++) sums[r][t] = splat(0);
+  for (int64_t k = 0; k < l->k; k++)
+    for (int t = 0; t < T; t++) {
+      vf weights = load(w + (t * l->k + k) * LANES);
+      for (int r = 0; r < R; r++) sums[r][t] = fma16(splat(x[r * l->k + k]), weights, sums[r][t]);
+    }
+  for (int r = 0; r < R; r++)
+    for (int t = 0; t < T; t++)
+      finish_floats(l, sums[r][t], (tile + t) * LANES, out + (row + r) * stride, add);
+}
+
+#define TILES(R, T)                                                              \
+  if (l->type == INT8) code_tiles(l, s, row, R, tile, T, out, stride, add);      \
+  else float_tiles(l, s, row, R, tile, T, out, stride, add);
+#define COLUMNS(T)                                                               \
+  for (; tile + T <= to; tile += T) {                                            \
+    int64_t row = 0;                                                             \
+    for (; row + 8 <= rows; row += 8) { TILES(8, T) }                            \
+    for (; row + 4 <= rows; row += 4) { TILES(4, T) }                            \
+    for (; row + 2 <= rows; row += 2) { TILES(2, T) }                            \
+    for (; row < rows; row++) { TILES(1, T) }                                    \
+  }
+#define FEW_ROWS(R, T)                                                           \
+  for (; row + R <= rows; row += R) {                                            \
+    int64_t tile = from;                                                         \
+    for (; tile + T <= to; tile += T) { TILES(R, T) }                            \
+    for (; tile < to; tile++) { TILES(R, 1) }                                    \
+  }
+
+/* Tiles `from` to `to` for all rows. Two tiles stay in the nearest cache while many rows pass by; few rows pass
+   once, with enough tiles at a time to keep the multipliers busy. */
+APART void panel(const Linear *l, const Step *s, int64_t rows, int64_t from, int64_t to, float *out,
+                 int64_t stride, int add) {
+  if (rows >= 8) {
+    int64_t tile = from;
+    COLUMNS(2)
+    COLUMNS(1)
+  } else {
+    int64_t row = 0;
+    FEW_ROWS(4, 4)
+    FEW_ROWS(2, 4)
+    FEW_ROWS(1, 8)
+  }
+}
+
+/* Called by the whole team; ends in a barrier. */
+static void multiply(const Linear *l, const Step *s, int64_t rows, float *out, int64_t stride, int add) {
+  const int64_t tiles = (l->n + LANES - 1) / LANES, width = l->type == INT8 ? 8 : 4;
+  const int64_t panels = (tiles + width - 1) / width;
+#pragma omp for schedule(static)
+  for (int64_t p = 0; p < panels; p++)
+    panel(l, s, rows, p * width, MIN((p + 1) * width, tiles), out, stride, add);
+}
+
+/* --------------------------------------------------------------------------------------------- keys, values */
+
+static void rotate(float *head, const float *cosines, const float *sines, int64_t dim) {
+  for (int64_t i = 0; i < dim / 2; i++) {
+    float a = head[i], b = head[i + dim / 2];
+    head[i] = a * cosines[i] - b * sines[i];
+    head[i + dim / 2] = b * cosines[i] + a * sines[i];
+  }
+}
+
+static void keep(const Model *m, const float *head, int64_t index, int values, char *slot) {
+  const int64_t dim = m->head_dim, width = m->kv_heads * dim, at = values * width + index * dim;
+  if (m->kv_type == FLOAT32) memcpy((float *)slot + at, head, dim * sizeof(float));
+  else if (m->kv_type == FLOAT16)
+    for (int64_t i = 0; i < dim; i++) ((_Float16 *)slot)[at + i] = (_Float16)head[i];
+  else if (m->kv_type == BFLOAT16)
+    for (int64_t i = 0; i < dim; i++) {
+      uint32_t bits;
+      memcpy(&bits, head + i, 4);
+      ((uint16_t *)slot)[at + i] = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+    }
+  else {
+    float peak = 0;
+    for (int64_t i = 0; i < dim; i++) peak = MAX(peak, fabsf(head[i]));
+    float to_code = peak > 0 ? 127.0f / peak : 0;
+    for (int64_t i = 0; i < dim; i++) ((int8_t *)slot)[at + i] = (int8_t)lrintf(head[i] * to_code);
+    ((float *)(slot + 2 * width))[values * m->kv_heads + index] = peak / 127.0f;
+  }
+}
+
+static void place_row(const Model *m, const Layer *l, const Step *s, int64_t row) {
+  const int64_t dim = m->head_dim, num_rotated = m->heads + m->kv_heads;
+  float *heads = s->wide + row * (num_rotated + m->kv_heads) * dim;
+  const int64_t angle = s->positions[row] * (dim / 2);
+  char *slot = l->kv + s->slots[row] * m->slot_bytes;
+  for (int64_t h = 0; h < num_rotated; h++) {
+    float *head = heads + h * dim;
+    const float *norm = h < m->heads ? l->q_norm : l->k_norm;
+    if (norm) norm_row(head, norm, m->eps, dim, head);
+    rotate(head, m->cosines + angle, m->sines + angle, dim);
+    if (h >= m->heads) keep(m, head, h - m->heads, 0, slot);
+  }
+  for (int64_t h = 0; h < m->kv_heads; h++) keep(m, heads + (num_rotated + h) * dim, h, 1, slot);
+}
+
+/* ----------------------------------------------------------------------------------------------- attention */
+
+/* Scores to weights that sum to 1, over positions `low` to `high`; outside of them 0, as far as `end`. */
+APART void soften(float *scores, int64_t low, int64_t high, int64_t end) {
+  const vi lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  vf peaks = splat(-INFINITY), sums = splat(0);
+  for (int64_t at = low / LANES * LANES; at <= high; at += LANES) {
+    vi place = lanes + (int32_t)at;
+    vi inside = (place >= (int32_t)low) & (place <= (int32_t)high);
+    vf x = pick(inside, load(scores + at), splat(-INFINITY));
+    store(scores + at, x);
+    peaks = max16(peaks, x);
+  }
+  float peak = max_lanes(peaks);
+  for (int64_t at = low / LANES * LANES; at <= high; at += LANES) {
+    vf x = load(scores + at);
+    /* exp16 clamps: -inf has to be told. A score that is no number stays one. */
+    x = pick(x == splat(-INFINITY), splat(0), pick(x == x, exp16(x - splat(peak)), x));
+    store(scores + at, x);
+    sums += x;
+  }
+  vf factor = splat(1.0f / sum_lanes(sums));
+  for (int64_t at = low / LANES * LANES; at <= high; at += LANES) store(scores + at, load(scores + at) * factor);
+  for (int64_t at = high / LANES * LANES + LANES; at < end; at += LANES) store(scores + at, splat(0));
+}
+
+/* 16 vectors become their columns. */
+INLINE void transpose16(vf p[16]) {
+#define SWAP(DISTANCE, LOW, HIGH)                                   \
+  for (int i = 0; i < 16; i++)                                      \
+    if (!(i & DISTANCE)) {                                          \
+      vf a = p[i], b = p[i + DISTANCE];                             \
+      p[i] = __builtin_shufflevector(a, b, LOW);                    \
+      p[i + DISTANCE] = __builtin_shufflevector(a, b, HIGH);        \
+    }
+#define LIST(...) __VA_ARGS__
+  SWAP(8, LIST(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
+       LIST(8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
+  SWAP(4, LIST(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27),
+       LIST(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31))
+  SWAP(2, LIST(0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
+       LIST(2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31))
+  SWAP(1, LIST(0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30),
+       LIST(1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31))
+}
+
+/* R rows of queries times 16 keys [dim][16]. */
+INLINE void score(const float *const *queries, const float *keys, const int R, const int64_t DIM, vf scale,
+                  float *scores, int64_t room) {
+  vf even[4], odd[4];
+  for (int r = 0; r < R; r++) even[r] = odd[r] = splat(0);
+  for (int64_t d = 0; d < DIM; d += 2) {
+    vf first = load(keys + d * LANES), second = load(keys + (d + 1) * LANES);
+    for (int r = 0; r < R; r++) {
+      even[r] = fma16(splat(queries[r][d]), first, even[r]);
+      odd[r] = fma16(splat(queries[r][d + 1]), second, odd[r]);
+    }
+  }
+  for (int r = 0; r < R; r++) store(scores + r * room, (even[r] + odd[r]) * scale);
+}
+
+/* Where a position of one sequence is kept. */
+INLINE const char *slot_of(const Model *m, const Layer *l, const int32_t *table, int64_t position) {
+  const int64_t block = table[position >> m->block_shift], mask = (1 << m->block_shift) - 1;
+  return l->kv + ((block << m->block_shift) + (position & mask)) * m->slot_bytes;
+}
+
+/* R rows of weights times the values of positions `first` to `last`. */
+INLINE void weigh(const Model *m, const Layer *l, const int32_t *table, int64_t kv_head, int64_t first,
+                  int64_t last, const float *scores, int64_t room, const int R, float *const *outs, const int TYPE,
+                  const int64_t DIM) {
+  const int64_t width = m->kv_heads * DIM, value_at = width + kv_head * DIM;
+  vf sums[4][MAX_DIM / LANES]; /* fixed sizes: the compiler keeps no variable array in registers */
+  for (int r = 0; r < R; r++)
+    for (int64_t d = 0; d < DIM / LANES; d++) sums[r][d] = splat(0);
+  for (int64_t at = first; at <= last; at++) {
+    const char *row = slot_of(m, l, table, at);
+    float scale = TYPE == INT8 ? ((const float *)(row + 2 * width))[m->kv_heads + kv_head] : 1.0f;
+    vf weights[4];
+    for (int r = 0; r < R; r++) weights[r] = splat(scores[r * room + at] * scale);
+    for (int64_t d = 0; d < DIM / LANES; d++) {
+      vf value = load_kv(row, value_at + d * LANES, TYPE);
+      for (int r = 0; r < R; r++) sums[r][d] = fma16(weights[r], value, sums[r][d]);
+    }
+  }
+  for (int r = 0; r < R; r++)
+    for (int64_t d = 0; d < DIM / LANES; d++) store(outs[r] + d * LANES, sums[r][d]);
+}
+
+/* n query rows, of rising positions, over the keys and values of one KV head. Keys are turned 16 at a time, so
+   that each lane is a key and no sum runs across lanes. */
+INLINE void attend(const Model *m, const Layer *l, const int32_t *table, int64_t kv_head, int64_t n,
+                   const float *const *queries, const int64_t *positions, float *const *outs, float *scores,
+                   int64_t room, const int TYPE, const int64_t DIM) {
+  const int64_t width = m->kv_heads * DIM, key_at = kv_head * DIM, last = positions[n - 1];
+  const int64_t low = l->window ? MAX(positions[0] - l->window + 1, 0) : 0, first = low / LANES * LANES;
+  float keys[MAX_DIM * LANES] __attribute__((aligned(64)));
+  for (int64_t at = first; at <= last; at += LANES) {
+    const char *rows[LANES];
+    for (int64_t j = 0; j < LANES; j++) rows[j] = slot_of(m, l, table, MIN(at + j, last));
+    vf scale = splat(1.0f / sqrtf((float)DIM));
+    if (TYPE == INT8)
+      for (int64_t j = 0; j < LANES; j++) scale[j] *= ((const float *)(rows[j] + 2 * width))[kv_head];
+    for (int64_t d = 0; d < DIM; d += LANES) {
+      vf turned[LANES];
+      for (int64_t j = 0; j < LANES; j++) turned[j] = load_kv(rows[j], key_at + d, TYPE);
+      transpose16(turned);
+      for (int64_t j = 0; j < LANES; j++) store(keys + (d + j) * LANES, turned[j]);
+    }
+    int64_t r = 0;
+    for (; r + 4 <= n; r += 4) score(queries + r, keys, 4, DIM, scale, scores + r * room + at, room);
+    if (n - r == 3) score(queries + r, keys, 3, DIM, scale, scores + r * room + at, room);
+    if (n - r == 2) score(queries + r, keys, 2, DIM, scale, scores + r * room + at, room);
+    if (n - r == 1) score(queries + r, keys, 1, DIM, scale, scores + r * room + at, room);
+  }
+  for (int64_t r = 0; r < n; r++) {
+    int64_t from = l->window ? MAX(positions[r] - l->window + 1, 0) : 0;
+    for (int64_t at = first; at < from / LANES * LANES; at += LANES) store(scores + r * room + at, splat(0));
+    soften(scores + r * room, from, positions[r], last / LANES * LANES + LANES);
+  }
+  int64_t r = 0;
+  for (; r + 4 <= n; r += 4) weigh(m, l, table, kv_head, first, last, scores + r * room, room, 4, outs + r, TYPE, DIM);
+  if (n - r == 3) weigh(m, l, table, kv_head, first, last, scores + r * room, room, 3, outs + r, TYPE, DIM);
+  if (n - r == 2) weigh(m, l, table, kv_head, first, last, scores + r * room, room, 2, outs + r, TYPE, DIM);
+  if (n - r == 1) weigh(m, l, table, kv_head, first, last, scores + r * room, room, 1, outs + r, TYPE, DIM);
+}
+
+#define ATTEND(NAME, TYPE, DIM)                                                                                \
+  APART void NAME(const Model *m, const Layer *l, const int32_t *table, int64_t kv_head, int64_t n,            \
+                  const float *const *q, const int64_t *positions, float *const *outs, float *scores,          \
+                  int64_t room) {                                                                              \
+    attend(m, l, table, kv_head, n, q, positions, outs, scores, room, TYPE, DIM);                              \
+  }
+ATTEND(attend_f32_64, FLOAT32, 64)
+ATTEND(attend_f32_128, FLOAT32, 128)
+ATTEND(attend_f32, FLOAT32, m->head_dim)
+ATTEND(attend_f16_64, FLOAT16, 64)
+ATTEND(attend_f16_128, FLOAT16, 128)
+ATTEND(attend_f16, FLOAT16, m->head_dim)
+ATTEND(attend_bf16, BFLOAT16, m->head_dim)
+ATTEND(attend_i8_64, INT8, 64)
+ATTEND(attend_i8_128, INT8, 128)
+ATTEND(attend_i8, INT8, m->head_dim)
+
+typedef void Attend(const Model *, const Layer *, const int32_t *, int64_t, int64_t, const float *const *,
+                    const int64_t *, float *const *, float *, int64_t);
+
+static Attend *attention_for(const Model *m) {
+  const int64_t dim = m->head_dim;
+  switch (m->kv_type) {
+    case FLOAT32: return dim == 64 ? attend_f32_64 : dim == 128 ? attend_f32_128 : attend_f32;
+    case FLOAT16: return dim == 64 ? attend_f16_64 : dim == 128 ? attend_f16_128 : attend_f16;
+    case BFLOAT16: return attend_bf16;
+    default: return dim == 64 ? attend_i8_64 : dim == 128 ? attend_i8_128 : attend_i8;
+  }
+}
+
+/* One KV head for one group of rows: every query head that reads it, of every row. */
+static void attend_group(const Model *m, const Layer *l, const Step *s, int64_t group, int64_t kv_head,
+                         Attend *attention) {
+  const int64_t ratio = m->heads / m->kv_heads, dim = m->head_dim;
+  const int64_t room = (s->max_context + LANES - 1) / LANES * LANES;
+  const int64_t width = (m->heads + 2 * m->kv_heads) * dim;
+  float *scores = s->scores + omp_get_thread_num() * TOGETHER * room;
+  const float *queries[TOGETHER];
+  float *outs[TOGETHER];
+  int64_t positions[TOGETHER], n = 0;
+  for (int64_t i = 0; i < s->group_len[group]; i++) {
+    const int64_t row = s->group_row[group] + i;
+    for (int64_t h = kv_head * ratio; h < (kv_head + 1) * ratio; h++) {
+      queries[n] = s->wide + row * width + h * dim;
+      outs[n] = s->heads_out + (row * m->heads + h) * dim;
+      positions[n++] = s->positions[row];
+      if (n == TOGETHER) {
+        attention(m, l, s->tables + s->group_table[group], kv_head, n, queries, positions, outs, scores, room);
+        n = 0;
+      }
+    }
+  }
+  if (n) attention(m, l, s->tables + s->group_table[group], kv_head, n, queries, positions, outs, scores, room);
+}
+
+/* --------------------------------------------------------------------------------------------------- layer */
+
+APART void gate(const float *x, int64_t n, float *out) {
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    vf g = load(x + i);
+    store(out + i, g / (splat(1.0f) + exp16(-g)) * load(x + n + i));
+  }
+  for (; i < n; i++) out[i] = x[i] / (1.0f + expf(-x[i])) * x[n + i];
+}
+
+void layer(const Model *m, const Layer *l, const Step *s) {
+  Attend *attention = attention_for(m);
+#pragma omp parallel num_threads(m->threads)
+  {
+    float row_buffer[m->hidden];
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < s->rows; row++) {
+      norm_row(s->x + row * m->hidden, l->attn_norm, m->eps, m->hidden, row_buffer);
+      give(&l->qkv, s, row, row_buffer);
+    }
+    multiply(&l->qkv, s, s->rows, s->wide, l->qkv.n, 0);
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < s->rows; row++) place_row(m, l, s, row);
+#pragma omp for collapse(2) schedule(dynamic)
+    for (int64_t group = 0; group < s->groups; group++)
+      for (int64_t head = 0; head < m->kv_heads; head++) attend_group(m, l, s, group, head, attention);
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < s->rows; row++) give(&l->o, s, row, s->heads_out + row * l->o.k);
+    multiply(&l->o, s, s->rows, s->x, m->hidden, 1);
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < s->rows; row++) {
+      norm_row(s->x + row * m->hidden, l->ffn_norm, m->eps, m->hidden, row_buffer);
+      give(&l->gate_up, s, row, row_buffer);
+    }
+    multiply(&l->gate_up, s, s->rows, s->wide, l->gate_up.n, 0);
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < s->rows; row++) {
+      float *wide = s->wide + row * 2 * m->intermediate;
+      gate(wide, m->intermediate, wide);
+      give(&l->down, s, row, wide);
+    }
+    multiply(&l->down, s, s->rows, s->x, m->hidden, 1);
+  }
+}
+
+/* Some rows of x [rows, k] through norm and linear, to out [rows, n]. */
+void project(const Model *m, const float *norm, const Linear *l, const Step *s, const float *x, float *out) {
+#pragma omp parallel num_threads(m->threads)
+  {
+    float row_buffer[m->hidden];
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < s->rows; row++) {
+      norm_row(x + row * m->hidden, norm, m->eps, m->hidden, row_buffer);
+      give(l, s, row, row_buffer);
+    }
+    multiply(l, s, s->rows, out, l->n, 0);
+  }
+}
