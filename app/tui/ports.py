@@ -75,6 +75,11 @@ class Store:
     async def show(self, chat_id: str) -> Chat:
         return await self._do(lambda history: history.show(chat_id))
 
+    async def receipts_since(self, since: float) -> list[tuple[float, Receipt]]:
+        """Receipts of all chats from a moment on, oldest first, with their times."""
+        rows = await self._do(lambda history: history.receipts_since(since))
+        return [(at, receipts.parse(stored)) for at, stored in rows]
+
     async def raw_receipts(self, chat_id: str) -> Mapping[str, Mapping[str, Any]]:
         return await self._do(lambda history: history.receipts(chat_id))
 

@@ -171,41 +171,30 @@ class Session:
     async def _work_off(self) -> None:
         while self.queue:
             waiting = self.queue.pop(0)
-            parent = self.conversation.head
-            # What a model can't be sent is passed over, as the history does.
-            while parent is not None and not parent.is_sendable:
-                parent = parent.parent
             message = Message("user", waiting.prompt.text, images=waiting.prompt.images)
-            question = self.conversation.add(message, parent)
+            question = self.conversation.add(message, self.last_sendable())
             if not await self._answer(question, waiting.route, fresh=waiting.fresh):
                 return
 
+    def last_sendable(self) -> Node | None:
+        """What the next question hangs under; what a model can't be sent is passed over, as in the history."""
+        parent = self.conversation.head
+        while parent is not None and not parent.is_sendable:
+            parent = parent.parent
+        return parent
+
     async def _answer(self, question: Node, route: Route, *, fresh: bool, prefix: str = "") -> bool:
         """Answer one question; False if the queue should wait for the user to look."""
-        is_new = self.chat_id is None
         self.chat_id = self.chat_id or new_id("chat")
         node = self.conversation.add(Message("assistant", prefix), question, status="running")
         turn = self.turn = Turn(self.clock(), prefix)
         self.answering = node
         self.changed()
         request = self.request(question, route, fresh=fresh, prefix=prefix)
-        try:
-            async with aclosing(self.gateway.chat(request)) as events:
-                async for event in events:
-                    turn.see(event, self.clock())
-                    if turn.status.startswith(("This answer is not kept", "The end of this answer")):
-                        self.warning, turn.status = turn.status, ""
-            node.status = "complete"
-        except asyncio.CancelledError:
-            node.status = "interrupted"
-        except Exception as error:
-            shown = sentence(error)
-            if shown is not error:
-                log.exception("an answer failed in the chat")
-            node.status, node.error = "failed", shown.message
-        finally:
-            self._settle(node, turn)
-        await self._remember(is_new)
+        self.warning = await stream(self.gateway, request, node, turn, self.clock) or self.warning
+        self.turn = self.answering = None
+        self.changed()
+        await self.remember()
         self.ended(self)
         return node.status == "complete"
 
@@ -235,25 +224,14 @@ class Session:
             door="chat",
         )
 
-    def _settle(self, node: Node, turn: Turn) -> None:
-        node.message = Message(
-            "assistant", turn.text, tool_calls=turn.tool_calls, reasoning=turn.reasoning or None
-        )
-        node.finish_reason, node.receipt, node.seams = turn.finish_reason, turn.receipt, tuple(turn.seams)
-        node.receipt_id = turn.receipt.id if turn.receipt else None
-        node.model = turn.receipt.model if turn.receipt else turn.start.model if turn.start else ""
-        node.id = turn.message_id
-        self.turn = self.answering = None
-        self.changed()
-
-    async def _remember(self, is_new: bool) -> None:
+    async def remember(self) -> None:
         """Learn under which ids the history keeps what was said."""
         if not self.store.is_on or self.chat_id is None:
             return
         try:
             chat = await self.store.show(self.chat_id)
             self.conversation.bind(chat)
-            if is_new:
+            if not self.title:
                 self.title = chat.summary.title
                 await self._note()
         except (EdgeCloudError, asyncio.CancelledError) as error:
@@ -271,3 +249,32 @@ class Session:
     def keep_draft(self, typed: str) -> None:
         """Remember what was typed and not sent."""
         self.preferences = replace(self.preferences, draft=typed)
+
+
+async def stream(
+    gateway: Gateway, request: ChatRequest, node: Node, turn: Turn, clock: Callable[[], float]
+) -> str | None:
+    """Let one answer come into `turn` and end as `node`, whatever its end; returns a warning for the user.
+
+    Cancelling it is an end too: what came is kept and marked as interrupted.
+    """
+    try:
+        async with aclosing(gateway.chat(request)) as events:
+            async for event in events:
+                turn.see(event, clock())
+        node.status = "complete"
+    except asyncio.CancelledError:
+        node.status = "interrupted"
+    except Exception as error:
+        shown = sentence(error)
+        if shown is not error:
+            log.exception("an answer failed in the chat")
+        node.status, node.error = "failed", shown.message
+    node.message = Message(
+        "assistant", turn.text, tool_calls=turn.tool_calls, reasoning=turn.reasoning or None
+    )
+    node.finish_reason, node.receipt, node.seams = turn.finish_reason, turn.receipt, tuple(turn.seams)
+    node.receipt_id = turn.receipt.id if turn.receipt else None
+    node.model = turn.receipt.model if turn.receipt else turn.start.model if turn.start else ""
+    node.id = turn.message_id
+    return turn.warning

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from . import chats, looks, routing, turns, words
+from . import chats, looks, routing, turns, views, words
 
 Handler = Callable[..., Coroutine[None, None, Any]]
 
@@ -37,6 +37,8 @@ HANDLERS: Mapping[str, Handler] = {
     "code": turns.code,
     "receipt": looks.receipt,
     "reasoning": looks.reasoning,
+    "compare": views.compare,
+    "dashboard": views.dashboard,
     "theme": looks.theme,
     "help": looks.help_,
     "quit": looks.quit_,

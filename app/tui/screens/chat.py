@@ -28,7 +28,7 @@ from ..state.preferences import Preferences
 from ..state.preview import Preview, preview
 from ..widgets.bars import FootBar, TitleBar
 from ..widgets.code import CodeBlock
-from ..widgets.label import Label
+from ..widgets.label import Label, plain
 from ..widgets.prompt import PromptArea
 from ..widgets.sidebar import ChatList, Sidebar
 from ..widgets.transcript import Transcript
@@ -253,7 +253,8 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         self.query_one(Welcome).show(self._who())
         would = self.would()
         self.query_one(FootBar).show(would.line())
-        self.prompt.border_title = "edit" if self.editing else self._frame(would)
+        # As content: a model's name is no markup.
+        self.prompt.border_title = plain("edit" if self.editing else self._frame(would))  # type: ignore[assignment]
         self.set_class(self.settings.offline, "-offline")
         self.set_class(chosen.private, "-private")
 
@@ -272,7 +273,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
             return "offline: this machine only"
         if self.route.is_set:
             return f"this turn: {self.route.model or self.route.mode}"
-        return "this machine" if would.is_local else self.session.preferences.model
+        return "this machine" if would.is_local else self.session.preferences.model or "auto"
 
     def _who(self) -> str:
         where = (

@@ -25,6 +25,7 @@ class BlockSplitter:
         """Characters of `open` that were split into lines already: every line is looked at once."""
         self._blank = False
         self._in_list = False
+        self._in_indented_code = False
         self._fence: re.Pattern[str] | None = None
         self._closed_here = False
 
@@ -67,10 +68,11 @@ class BlockSplitter:
             was_closed
             or (fence is not None and not (self._in_list and indented))
             or (_HEADING.match(line) is not None and not (self._in_list and indented))
-            or (self._blank and not (self._in_list and (is_item or indented)))
+            or (self._blank and not self._goes_on(is_item=is_item, indented=indented))
         )
         if begins or is_first:
             self._in_list = is_item
+            self._in_indented_code = not is_item and line.startswith(("    ", "\t"))
         self._blank = False
         if not self._in_list:
             if fence is not None:
@@ -79,6 +81,10 @@ class BlockSplitter:
             elif _HEADING.match(line):
                 self._closed_here = True
         return begins
+
+    def _goes_on(self, *, is_item: bool, indented: bool) -> bool:
+        """Whether a line after a blank one is still part of the open block."""
+        return (self._in_list and (is_item or indented)) or (self._in_indented_code and indented)
 
 
 def split(text: str) -> list[str]:

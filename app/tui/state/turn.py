@@ -31,6 +31,7 @@ class Turn:
         self.calls: dict[int, ToolCall] = {}
         self.seams: list[str] = []
         self.status = ""
+        self.warning: str | None = None
         self.start: Start | None = None
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
@@ -62,6 +63,8 @@ class Turn:
             case Notice():
                 if event.kind in _SEAMS:
                     self.seams.append(event.text)
+                elif event.kind == "history":
+                    self.warning = event.text
                 else:
                     self.status = event.text
             case Finish():

@@ -138,8 +138,10 @@ class Transcript(VerticalScroll):
         self._show_cursor()
 
     def action_home(self) -> None:
-        self.scroll_home(animate=False)
-        self.post_message(self.TopReached())
+        if self.scroll_y > 0:
+            self.scroll_home(animate=False)  # which posts the message below when it is there
+        else:
+            self.post_message(self.TopReached())
 
     def action_end(self) -> None:
         self.cursor = None

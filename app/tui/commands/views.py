@@ -1,0 +1,64 @@
+"""Commands that open another screen: two models side by side, and the dashboard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgecloud.errors import BadRequest
+
+from ..race import Race
+from ..screens.compare import CompareScreen
+from ..session import Route, Waiting
+from ..state.attachments import Prompt, gather
+from .turns import BUSY
+
+if TYPE_CHECKING:
+    from ..screens.chat import ChatScreen
+
+
+async def compare(screen: ChatScreen, names: str) -> None:
+    """Ask what is in the prompt, else the last question again, of two models at once."""
+    session = screen.session
+    if session.is_running:
+        raise BadRequest(BUSY)
+    screen.cards = await screen.gateway.models()
+    routes = [Route(model=name) for name in names.split()] or _both_sides(screen)
+    if len(routes) != 2:
+        raise BadRequest("Say which two: /compare NAME NAME (there is one model here; /model gets another).")
+    typed = screen.prompt.full_text
+    if typed.strip():
+        asked = Waiting(typed, gather(typed))
+        screen.prompt.clear_all()
+        screen.prompt.earlier.add(typed)
+    else:
+        asked = _again(screen)
+    race = Race(session, asked, routes)
+    picked = await screen.app.push_screen_wait(CompareScreen(race, asked.typed))
+    await race.pick(picked or race.lanes[-1])
+    screen.transcript.anchor()
+    await screen.look()
+    await screen.load_chats()
+
+
+async def dashboard(screen: ChatScreen, _: str) -> None:
+    # Its plots take a quarter of a second to import.
+    from ..screens.dashboard import DashboardScreen
+
+    await screen.app.push_screen_wait(DashboardScreen(screen.gateway, screen.store, screen.settings.budget))
+
+
+def _both_sides(screen: ChatScreen) -> list[Route]:
+    """This machine and a pool, or the first two models."""
+    chat = [card for card in screen.cards if card.kind == "chat"]
+    here = [card for card in chat if card.engine != "pool"]
+    away = [card for card in chat if card.engine == "pool"]
+    return [Route(model=card.id) for card in (here[:1] + away[:1] if here and away else chat[:2])]
+
+
+def _again(screen: ChatScreen) -> Waiting:
+    head = screen.session.conversation.head
+    question = head.parent if head is not None and head.role == "assistant" else head
+    if question is None:
+        raise BadRequest("Type a question first, then /compare asks two models.")
+    screen.session.conversation.head = question.parent
+    return Waiting(question.message.content, Prompt(question.message.content, question.message.images))

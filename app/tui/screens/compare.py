@@ -1,0 +1,90 @@
+"""Two answers to one question, side by side; one of them goes on."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.events import Click
+from textual.screen import Screen
+
+from ..race import Lane, Race
+from ..widgets.label import Label
+from ..widgets.turns import AnswerView
+
+LOOKS_PER_S = 12
+
+
+class Column(Vertical):
+    """One of the answers, under the name of who gives it."""
+
+    def __init__(self, lane: Lane, key: str) -> None:
+        super().__init__()
+        self.lane = lane
+        self.key = key
+
+    def compose(self) -> ComposeResult:
+        yield Label(f"{self.key}  {self.lane.route.model or self.lane.route.mode}", classes="heading")
+        with VerticalScroll(can_focus=True) as scroll:
+            scroll.anchor()
+            yield AnswerView(self.lane.node, (1, 1))
+
+    def look(self, now: float) -> None:
+        """Show what came."""
+        view = self.query_one(AnswerView)
+        if self.lane.task.done():
+            view.settle()
+        else:
+            view.look(self.lane.turn, now)
+
+
+class CompareScreen(Screen[Lane | None]):
+    """Returns the lane that was picked; None if the user left both as branches."""
+
+    HELP = """
+## Side by side
+
+**1** goes on with the left answer, **2** with the right one; the other stays a branch.
+"""
+
+    BINDINGS: list[BindingType] = [  # noqa: RUF012
+        Binding("1", "pick(0)", "the left one", id="compare.left"),
+        Binding("2", "pick(1)", "the right one", id="compare.right"),
+        Binding("escape", "leave", "stop, or leave both", id="compare.leave"),
+        Binding("ctrl+c", "leave", show=False, id="compare.interrupt"),
+    ]
+
+    def __init__(self, race: Race, question: str) -> None:
+        super().__init__()
+        self.race = race
+        self.question = question
+
+    def compose(self) -> ComposeResult:
+        yield Label(self.question, classes="question")
+        with Horizontal():
+            for number, lane in enumerate(self.race.lanes, start=1):
+                yield Column(lane, str(number))
+        yield Label("1 or 2 goes on with that answer, the other stays a branch · Esc stops", classes="hint")
+
+    def on_mount(self) -> None:
+        self.set_interval(1 / LOOKS_PER_S, self.look)
+
+    def look(self) -> None:
+        for column in self.query(Column):
+            column.look(self.race.session.clock())
+
+    def action_pick(self, number: int) -> None:
+        self.dismiss(self.race.lanes[number])
+
+    def action_leave(self) -> None:
+        if self.race.is_running:
+            self.race.stop()
+        else:
+            self.dismiss(None)
+
+    @on(Click)
+    def column_clicked(self, event: Click) -> None:
+        """A click on the name of an answer picks it."""
+        if isinstance(event.widget, Label) and isinstance(event.widget.parent, Column):
+            self.dismiss(event.widget.parent.lane)

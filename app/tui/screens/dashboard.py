@@ -1,0 +1,146 @@
+"""Money, tokens, speed and hits: what the receipts of the last days add up to."""
+
+from __future__ import annotations
+
+import time
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import Screen
+from textual_plotext import PlotextPlot
+
+from edgecloud.errors import EdgeCloudError
+from edgecloud.settings import BudgetSettings
+
+from ..ports import Gateway, Store
+from ..render.table import Table
+from ..state.receipt import money, seconds
+from ..state.stats import DAY_S, Stats, Sums, quantile, summarise
+from ..widgets.flow import Flow
+from ..widgets.label import Label, plain
+
+DAYS = 7
+REFRESH_S = 5.0
+
+
+class DashboardScreen(Screen[None]):
+    """Reads the receipts again every few seconds."""
+
+    HELP = "## Dashboard\n\nThe last seven days. **Esc** goes back to the chat."
+
+    BINDINGS: list[BindingType] = [  # noqa: RUF012
+        Binding("escape,q,f3", "dismiss(None)", "back", id="dashboard.close"),
+        Binding("ctrl+c", "dismiss(None)", show=False, id="dashboard.interrupt"),
+    ]
+
+    def __init__(self, gateway: Gateway, store: Store, budget: BudgetSettings) -> None:
+        super().__init__()
+        self.gateway = gateway
+        self.store = store
+        self.budget = budget
+
+    def compose(self) -> ComposeResult:
+        yield Label("the last seven days", classes="heading")
+        with VerticalScroll():
+            yield Label("", id="today")
+            yield Label("", id="now")
+            yield Flow(classes="engines")
+            with Horizontal(classes="plots"):
+                with Vertical():
+                    yield Label("tokens an hour, the last 24 hours")
+                    yield PlotextPlot(id="tokens")
+                with Vertical():
+                    yield Label(f"money a day, in {self.budget.currency}")
+                    yield PlotextPlot(id="money")
+                with Vertical():
+                    yield Label("seconds to the first word, the last 100 answers")
+                    yield PlotextPlot(id="waits")
+        yield Label("Esc goes back", classes="hint")
+
+    def on_mount(self) -> None:
+        self.fill()
+        self.set_interval(REFRESH_S, self.fill)
+
+    @work(exclusive=True)
+    async def fill(self) -> None:
+        """Read and show."""
+        now = time.time()
+        midnight = time.mktime((*time.localtime(now)[:3], 0, 0, 0, 0, 0, -1))
+        try:
+            receipts = await self.store.receipts_since(midnight - (DAYS - 1) * DAY_S)
+        except EdgeCloudError as error:
+            self.query_one("#today", Label).show(error.message)
+            return
+        self.show(summarise(receipts, now=now, midnight=midnight, days=DAYS))
+        self.query_one("#now", Label).show(await self._now())
+
+    def show(self, stats: Stats) -> None:
+        """Show the sums as text, table and plots."""
+        self.query_one("#today", Label).show(today_line(stats.today, self.budget))
+        self.query_one(".engines", Flow).show([engine_table(stats.engines, self.budget.currency)])
+        self._plot("#tokens", list(stats.hourly_tokens), range(1 - len(stats.hourly_tokens), 1))
+        self._plot("#money", list(stats.daily_cost), range(1 - len(stats.daily_cost), 1))
+        waits = self.query_one("#waits", PlotextPlot)
+        waits.plt.clear_data()
+        if stats.waits:
+            waits.plt.plot(list(stats.waits), marker="braille")
+        waits.refresh()
+
+    def _plot(self, id: str, values: list[float] | list[int], places: range) -> None:
+        widget = self.query_one(id, PlotextPlot)
+        widget.plt.clear_data()
+        widget.plt.bar(list(places), values, marker="sd", width=0.6)
+        widget.refresh()
+
+    async def _now(self) -> str:
+        try:
+            health = await self.gateway.health()
+        except EdgeCloudError as error:
+            return error.message
+        kv = [
+            f"{use.model}: {use.used * 100 // max(1, use.cells)} % of its context memory" for use in health.kv
+        ]
+        return " · ".join([f"now {health.running} running, {health.waiting} waiting", *kv])
+
+
+def today_line(today: Sums, budget: BudgetSettings) -> str:
+    """What today took, against what it may take."""
+    spent = money(today.cost, budget.currency)
+    limit = f" of {money(budget.per_day, budget.currency)}" if budget.per_day is not None else ""
+    return (
+        f"today {spent}{limit} · {today.answers:,} answers · {today.prompt_tokens:,} tokens in, "
+        f"{today.completion_tokens:,} out · {today.reused:.0%} of the prompts reused"
+    )
+
+
+def engine_table(engines: dict[str, Sums], currency: str) -> Table:
+    """A row an engine."""
+    header = ("engine", "answers", "tokens in", "out", "first word p50", "p95", "tokens/s", "hits", "price")
+    rows = [
+        (
+            plain(name),
+            *map(
+                Content,
+                (
+                    f"{sums.answers:,}",
+                    f"{sums.prompt_tokens:,}",
+                    f"{sums.completion_tokens:,}",
+                    _seconds(quantile(sums.waits, 0.5)),
+                    _seconds(quantile(sums.waits, 0.95)),
+                    f"{quantile(sums.speeds, 0.5) or 0:.0f}",
+                    f"{sums.hits / sums.asked_cache:.0%}" if sums.asked_cache else "–",
+                    money(sums.cost, currency),
+                ),
+            ),
+        )
+        for name, sums in sorted(engines.items())
+    ]
+    aligns = ["left", *["right"] * (len(header) - 1)]
+    return Table([Content.styled(name, "bold") for name in header], rows, aligns)  # type: ignore[arg-type]
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else seconds(value)

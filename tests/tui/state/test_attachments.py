@@ -1,0 +1,62 @@
+"""Files that go along with a prompt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgecloud.app.tui.state.attachments import as_mentions, gather, shown
+from edgecloud.errors import BadRequest
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
+
+
+def test_a_mentioned_file_is_sent_under_its_name_and_shown_by_it(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("one\ntwo\n")
+
+    prompt = gather(f"what is in @{path}?")
+
+    assert prompt.text == f"what is in @{path}?\n\n--- notes.txt ---\none\ntwo"
+    assert shown(prompt.text) == (f"what is in @{path}?", [("notes.txt", 2)])
+
+
+def test_an_at_sign_that_names_no_file_is_a_word() -> None:
+    assert gather("ask @alice about a@b.example").text == "ask @alice about a@b.example"
+
+
+def test_a_name_with_spaces_is_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "my notes.txt"
+    path.write_text("x")
+
+    assert gather(f'see @"{path}"').text.endswith("--- my notes.txt ---\nx")
+
+
+def test_an_image_becomes_a_data_uri(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(PNG)
+
+    assert gather(f"@{path} what is this").images[0].startswith("data:image/png;base64,iVBOR")
+
+
+def test_a_file_that_is_no_text_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"\0\xff\xfe\x00")
+
+    with pytest.raises(BadRequest, match=r"not text|not UTF-8|middle of a character"):
+        gather(f"@{path}")
+
+
+def test_a_dropped_path_becomes_a_mention(tmp_path: Path) -> None:
+    path = tmp_path / "my notes.txt"
+    path.write_text("x")
+
+    assert as_mentions(f"'{path}' ") == f'@"{path}" '
+    assert as_mentions("/no/such/file") is None
+    assert as_mentions("just words") is None
+    assert as_mentions("it's") is None
+
+
+def test_lines_that_look_like_a_file_stay_part_of_the_prompt() -> None:
+    assert shown("a diff\n--- a.txt ---\nx") == ("a diff\n--- a.txt ---\nx", [])

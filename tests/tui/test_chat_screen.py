@@ -1,0 +1,476 @@
+"""The chat as a user drives it, over the real gateway and history and a scripted engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual import events
+from textual.widgets import Input, OptionList, Static, TextArea
+
+from edgecloud.app.tui.screens.dialogs import Reader
+from edgecloud.app.tui.screens.picker import Picker
+from edgecloud.app.tui.state.commands import COMMANDS
+from edgecloud.app.tui.widgets.code import CodeBlock
+from edgecloud.app.tui.widgets.flow import Flow
+from edgecloud.app.tui.widgets.label import Label
+from edgecloud.app.tui.widgets.receipt import ReceiptLine
+from edgecloud.app.tui.widgets.sidebar import ChatList, Sidebar
+from edgecloud.app.tui.widgets.turns import AnswerView, TurnView
+from edgecloud.errors import UpstreamError
+from edgecloud.settings import PoolEntry, Settings
+from tests.support.fake_engine import FakeEngine
+
+from .chatting import driven, make_app, until, words
+
+
+async def test_an_answer_streams_and_ends_with_its_receipt(tmp_path: Path) -> None:
+    engine = FakeEngine(words("# Title\n\nSome **bold** text."), hang_at=3)
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("hi", wait=False)
+        await until(lambda: "Some" in user.screen_text())
+        assert "answers" in user.screen_text()
+
+        await user.pilot.press("escape")
+        await user.settled()
+
+        assert "stopped · g goes on" in user.screen_text()
+        engine.hang_at = None
+        await user.ask("again")
+        text = user.screen_text()
+        assert "Some bold text." in text
+        assert "fake · first word" in text
+
+
+async def test_a_fence_streamed_a_character_at_a_time_survives_a_change_of_theme(tmp_path: Path) -> None:
+    # cases: A1
+    code = "def f():\n    return 1\n\n\nx = f()"
+    engine = FakeEngine([c.encode() for c in f"```python\n{code}\n```\ndone"])
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("hi")
+        user.app.theme = "textual-light"
+        await user.pilot.pause()
+
+        block = user.chat.query_one(CodeBlock)
+        assert block.code == code
+        assert block.query_one(Flow).text == code
+        assert "return 1" in user.screen_text()
+
+
+async def test_a_first_run_explains_itself_in_three_lines_above_the_focused_prompt(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path), size=(80, 24)) as user:
+        text = user.screen_text()
+
+        assert "smollm2 answers on this machine" in text
+        assert "Enter sends" in text
+        assert user.app.focused is user.chat.prompt
+
+
+async def test_what_is_typed_while_an_answer_comes_waits_and_can_be_taken_back(tmp_path: Path) -> None:
+    # cases: B10
+    engine = FakeEngine(hang_at=0)
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("one", wait=False)
+        await until(lambda: engine.running)
+        await user.ask("two", wait=False)
+        assert "1 waits" in user.screen_text()
+
+        await user.pilot.press("escape")
+        await until(lambda: not user.session.is_running)
+        await user.pilot.pause()
+        await user.pilot.press("escape")
+        await user.pilot.pause()
+
+        assert user.chat.prompt.text == "two"
+        assert user.session.queue == []
+
+
+async def test_an_error_is_a_sentence_in_the_chat(tmp_path: Path) -> None:
+    engine = FakeEngine(refuse=UpstreamError("[/] The pool is away: try again later."))
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("hi")
+
+        assert "[/] The pool is away: try again later. · r asks again" in user.screen_text()
+
+
+async def test_no_command_ends_the_app_whatever_follows_it(tmp_path: Path) -> None:
+    # cases: C11
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("hi")
+        for command in COMMANDS:
+            for argument in ("", "[/] \x1b[31m rubbish /no/such/file 99999999999999999999"):
+                if command.name in ("quit", "editor"):
+                    continue
+                await user.type(f"/{command.name} {argument}")
+                await user.pilot.press("enter")
+                await user.pilot.pause()
+                while len(user.app.screen_stack) > 1:
+                    await user.pilot.press("escape")
+                    await user.pilot.pause()
+                user.chat.prompt.focus()
+                await user.pilot.pause()
+                assert user.app.is_running, command
+
+        await user.settled()
+        assert user.app.is_running
+
+
+async def test_markup_in_a_toast_is_text(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        user.chat.say("[/")
+        user.chat.say("/models/[abc]/x.gguf")
+        await user.pilot.pause(0.1)
+
+        assert "/models/[abc]/x.gguf" in user.screen_text()
+
+
+def test_our_label_shows_what_a_plain_one_chokes_on() -> None:
+    with pytest.raises(Exception, match="closing tag"):
+        Static("[/]").visual  # noqa: B018
+    assert str(Label("[/] \x1b[31m").visual) == "[/] ␛[31m"
+
+
+async def test_a_thousand_messages_open_with_few_widgets(tmp_path: Path) -> None:
+    # cases: A3
+    app = make_app(tmp_path)
+    async with driven(app) as user:
+        await user.ask("hi")
+        messages = list((await app.store.show(user.session.chat_id or "")).messages)
+        long = []
+        for number in range(1000):
+            parent = f"m{number - 1}" if number else None
+            long.append(replace(messages[number % 2], id=f"m{number}", parent_id=parent))
+        chat_id = await app.store.insert("long", long, "m999")
+
+        await user.chat.open(chat_id)
+        await user.settled()
+        before = len(user.chat.query("*"))
+        assert len(user.chat.session.conversation.path) == 1000
+        assert before < 250
+
+        user.chat.transcript.focus()
+        await user.pilot.press("home")
+        await user.settled()
+        assert len(user.chat.query(TurnView)) == 40
+        assert user.chat.transcript.scroll_y > 0, "what was read stays where it was"
+
+
+async def test_the_end_is_followed_unless_somebody_scrolled_up(tmp_path: Path) -> None:
+    engine = FakeEngine(words("\n\n".join(f"paragraph {number}" for number in range(40))), decode_s=0.005)
+    async with driven(make_app(tmp_path, engine), size=(80, 24)) as user:
+        await user.ask("one")
+        transcript = user.chat.transcript
+        assert transcript.is_at_end
+
+        await user.ask("two", wait=False)
+        await until(lambda: user.session.turn is not None and user.session.turn.num_tokens > 10)
+        await user.pilot.press("pageup")
+        await user.pilot.pause()
+        read = transcript.scroll_y
+        await user.settled()
+        assert transcript.scroll_y == read
+
+        await user.pilot.press("tab", "end")
+        await user.pilot.pause()
+        assert transcript.is_at_end
+
+
+async def test_keys_act_on_the_message_under_the_cursor(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("one")
+        await user.ask("two")
+        user.chat.transcript.focus()
+        await user.pilot.press("up", "up")
+
+        await user.pilot.press("o")
+        await user.settled()
+        receipts = list(user.chat.query(ReceiptLine))
+        assert [receipt.is_open for receipt in receipts] == [True, False]
+
+        await user.pilot.press("r")
+        await user.settled()
+        assert "‹ 2 of 2 ›" in user.screen_text()
+        await user.pilot.press("left")
+        await user.settled()
+        assert "‹ 1 of 2 ›" in user.screen_text()
+        assert [node.message.content for node in user.session.conversation.path if node.role == "user"] == [
+            "one",
+            "two",
+        ]
+
+
+async def test_a_question_is_edited_in_the_prompt_and_left_alone_by_escape(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("one")
+        await user.do("/edit")
+        assert user.chat.prompt.text == "one"
+
+        await user.pilot.press("escape")
+        assert user.chat.prompt.text == ""
+        await user.do("/edit")
+        await user.ask(" more")
+        assert [node.message.content for node in user.session.conversation.roots] == ["one", "one more"]
+
+
+async def test_a_fork_is_a_chat_of_its_own(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("one")
+        original = user.session.chat_id
+        await user.do("/fork")
+
+        assert user.session.chat_id != original
+        await user.ask("two")
+        chats = {chat.title: chat.num_messages for chat in await user.app.store.chats()}
+        assert chats == {"one": 2, "one (fork)": 4}
+        assert user.chat.query(ReceiptLine), "the copy has the receipts too"
+
+
+async def test_chats_are_found_opened_renamed_and_deleted(tmp_path: Path) -> None:
+    # cases: E14
+    async with driven(make_app(tmp_path), size=(120, 36)) as user:
+        await user.ask("the [first] question")
+        await user.do("/new")
+        await user.ask("another one")
+        listed = user.chat.query_one(ChatList)
+        assert listed.option_count == 2
+
+        await user.do("/search first")
+        await until(lambda: listed.option_count == 1)
+        listed.focus()
+        await user.pilot.press("home", "enter")
+        await user.settled()
+        assert user.session.title == "the [first] question"
+
+        user.chat.query_one("#search", Input).value = ""
+        await user.do("/rename a [/better] title")
+        assert [chat.title for chat in await user.app.store.chats()] == ["another one", "a [/better] title"]
+
+        await user.type("/delete")
+        await user.pilot.press("enter")
+        await until(lambda: len(user.app.screen_stack) == 2)
+        await user.pilot.press("y")
+        await user.settled()
+        assert [chat.title for chat in await user.app.store.chats()] == ["another one"]
+        assert user.session.conversation.path == []
+
+
+@pytest.mark.parametrize("suffix", ["json", "md"])
+async def test_a_chat_comes_back_from_its_file(tmp_path: Path, suffix: str) -> None:
+    # cases: E14
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("one")
+        await user.ask("two\n\n```\n## user\n```")
+        path = tmp_path / f"chat.{suffix}"
+        await user.do(f"/export {path}")
+        assert path.stat().st_mode & 0o777 == 0o600
+        before = [(node.role, node.message.content) for node in user.session.conversation.path]
+
+        await user.do(f"/export {path}")
+        assert any("cannot be written" in toast for toast in user.toasts())
+        await user.do(f"/import {path}")
+
+        assert [(node.role, node.message.content) for node in user.session.conversation.path] == before
+        assert len(await user.app.store.chats()) == 2
+
+
+async def test_an_answer_in_another_chat_goes_on_and_is_told(tmp_path: Path) -> None:
+    engine = FakeEngine(words("a b c"), hang_at=1)
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("one", wait=False)
+        await until(lambda: engine.generated == 1)
+        behind = user.session
+        await user.do("/new")
+        assert behind.is_running
+        assert user.session is not behind
+
+        behind.stop()
+        await until(lambda: not behind.is_running)
+        await user.pilot.pause()
+        assert len(await user.app.store.chats()) == 1
+
+
+async def test_the_model_is_chosen_for_the_chat_and_for_one_turn(tmp_path: Path) -> None:
+    small, big = FakeEngine(name="small"), FakeEngine(name="big")
+    async with driven(make_app(tmp_path, small, big)) as user:
+        await user.pilot.press("ctrl+t")
+        await until(lambda: isinstance(user.app.screen, Picker))
+        await until(lambda: user.app.screen.query_one(OptionList).option_count)
+        await user.pilot.press(*"big", "enter")
+        await user.settled()
+        await user.ask("one")
+        await user.ask("two")
+        assert (len(big.requests), len(small.requests)) == (1, 1)
+
+        await user.do("/model big")
+        await user.ask("three")
+        assert len(big.requests) == 2
+
+
+async def test_offline_and_private_are_on_the_frame_and_in_the_request(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    async with driven(make_app(tmp_path, engine, settings=Settings(offline=True))) as user:
+        assert "offline: this machine only" in user.screen_text()
+        await user.do("/private")
+        assert "private: this machine only" in user.screen_text()
+        await user.ask("one")
+        assert (engine.requests[0].offline, engine.requests[0].private) == (True, True)
+
+
+async def test_what_would_be_sent_can_be_read_first(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.do("/system be brief")
+        await user.type("hello there")
+        user.chat.run_command("preview")
+        await until(lambda: isinstance(user.app.screen, Reader))
+        await user.pilot.pause()
+
+        assert "be brief" in user.screen_text()
+        assert "hello there" in user.screen_text()
+
+
+async def test_a_paste_of_a_megabyte_is_a_chip_and_is_sent_whole(tmp_path: Path) -> None:
+    # cases: B3
+    engine = FakeEngine(context=10**9)
+    pasted = "\n".join(f"line {number} of the paste" for number in range(45_000))
+    async with driven(make_app(tmp_path, engine)) as user:
+        # To the app: posted to the widget, it would be inserted twice (cases: B4).
+        user.app.post_message(events.Paste(pasted))
+        await until(lambda: user.chat.prompt.text)
+        assert user.chat.prompt.text == "[pasted 45,000 lines]"
+        assert user.chat.prompt.size.height < 5
+
+        await user.pilot.press("enter")
+        await user.settled()
+        assert engine.requests[0].messages[0].content == pasted
+
+
+async def test_the_order_of_tab_is_fixed(tmp_path: Path) -> None:
+    # cases: B7
+    async with driven(make_app(tmp_path), size=(120, 36)) as user:
+        await user.ask("one")
+        await user.ask("two")
+        order = []
+        for _ in range(5):
+            order.append(user.app.focused.id if user.app.focused else None)
+            await user.pilot.press("tab")
+
+        assert order == ["prompt", "search", "chats", "transcript", "prompt"]
+
+
+async def test_keys_can_be_changed_by_their_id(tmp_path: Path) -> None:
+    # cases: B8
+    async with driven(make_app(tmp_path, keys={"chat.new": "ctrl+g"})) as user:
+        await user.ask("one")
+        await user.pilot.press("ctrl+g")
+        await user.settled()
+
+        assert user.session.conversation.path == []
+
+
+async def test_every_binding_of_ours_has_an_id(tmp_path: Path) -> None:
+    # cases: B8
+    async with driven(make_app(tmp_path)) as user:
+        ours = [user.app, user.chat, user.chat.prompt, user.chat.transcript, user.chat.query_one(ChatList)]
+        bindings = [binding for node in ours for binding in type(node).BINDINGS]
+
+        assert [binding for binding in bindings if not binding.id] == []  # type: ignore[union-attr]
+
+
+async def test_help_follows_the_focus(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path), size=(140, 50)) as user:
+        await user.pilot.press("f1")
+        await user.pilot.pause()
+        await user.pilot.pause()
+        assert "The prompt" in user.screen_text()
+        user.chat.transcript.display = True
+        user.chat.transcript.focus()
+        await user.pilot.pause()
+        await user.pilot.pause()
+        assert "Messages" in user.screen_text()
+
+
+async def test_ctrl_c_stops_and_only_twice_at_rest_leaves(tmp_path: Path) -> None:
+    # cases: C2
+    engine = FakeEngine(hang_at=0)
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("one", wait=False)
+        await until(lambda: engine.running)
+        await user.pilot.press("ctrl+c")
+        await until(lambda: not user.session.is_running)
+        assert user.app.is_running
+        assert user.session.conversation.path[-1].status == "interrupted"
+
+        await user.pilot.press("ctrl+c")
+        await user.pilot.pause()
+        assert user.app._exit is False
+        await user.pilot.press("ctrl+c")
+        await until(lambda: user.app._exit)
+        assert user.app.return_code == 0
+
+
+async def test_a_draft_is_kept_with_its_chat(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("one")
+        chat_id = user.session.chat_id
+        await user.type("half a thought")
+        user.chat.run_command("new")
+        await user.settled()
+        assert user.chat.prompt.text == ""
+
+        await user.chat.open(chat_id or "")
+        assert user.chat.prompt.text == "half a thought"
+
+
+async def test_text_selected_over_wrapped_lines_is_copied_without_their_breaks(tmp_path: Path) -> None:
+    prose = "word " * 60
+    async with driven(make_app(tmp_path, FakeEngine(words(prose))), size=(60, 24)) as user:
+        await user.ask("hi")
+        flow = next(flow for flow in user.chat.query_one(AnswerView).query(Flow) if "word" in flow.text)
+        assert flow.size.height > 3
+
+        from textual.selection import SELECT_ALL
+
+        assert flow.get_selection(SELECT_ALL) == (prose.strip(), "\n")
+
+
+async def test_a_copy_says_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # cases: E13
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("hi")
+        await user.do("/copy")
+
+        assert user.app.clipboard == "Hello, world!"
+        assert any("to the terminal to copy" in toast for toast in user.toasts())
+
+
+async def test_the_foot_says_who_would_answer(tmp_path: Path) -> None:
+    settings = Settings(pool=(PoolEntry(name="away", url="http://pool.example", model="m"),))
+    async with driven(make_app(tmp_path, FakeEngine(name="fake"), settings=settings)) as user:
+        assert "fake on this machine" in user.screen_text()
+        await user.type("x" * 400)
+        await user.pilot.pause()
+        assert "about 100 tokens" in user.screen_text()
+
+
+async def test_text_areas_do_not_eat_what_a_broken_mouse_types(tmp_path: Path) -> None:
+    # cases: B11
+    async with driven(make_app(tmp_path)) as user:
+        user.app.post_message(events.Paste("\x1b[<32;NaN;NaNM"))
+        await user.pilot.pause()
+
+        assert user.chat.query_one("#prompt", TextArea).text == ""
+
+
+async def test_the_sidebar_comes_and_goes(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path), size=(80, 24)) as user:
+        sidebar = user.chat.query_one(Sidebar)
+        assert not sidebar.display
+        await user.pilot.press("ctrl+o")
+        await user.settled()
+        assert sidebar.display
+        await user.pilot.press("ctrl+o")
+        await user.settled()
+        assert not sidebar.display

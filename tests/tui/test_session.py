@@ -1,0 +1,240 @@
+"""One chat held without a screen: asked, stopped, queued, repeated, kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgecloud.app.tui.session import Route, Session
+from edgecloud.app.tui.state.conversation import Conversation, Node
+from edgecloud.app.tui.state.preferences import Preferences
+from edgecloud.errors import UpstreamError
+from tests.support.fake_engine import FakeEngine
+
+from .chatting import make_session, until, waiting, words
+
+
+async def ask(session: Session, text: str) -> Node:
+    session.send(waiting(text))
+    await until(lambda: not session.is_running)
+    assert session.conversation.head is not None
+    return session.conversation.head
+
+
+async def reopened(session: Session) -> Conversation:
+    """The chat as another process would open it."""
+    assert session.chat_id is not None
+    chat, receipts, _ = await session.store.chat(session.chat_id)
+    return Conversation.of(chat, receipts)
+
+
+def contents(conversation: Conversation) -> list[tuple[str, str, str]]:
+    return [(node.role, node.message.content, node.status) for node in conversation.path]
+
+
+async def test_an_answer_is_kept_with_its_receipt(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+
+    answer = await ask(session, "hi there")
+
+    assert (answer.message.content, answer.status) == ("Hello, world!", "complete")
+    assert answer.receipt is not None
+    assert session.title == "hi there"
+    kept = await reopened(session)
+    assert contents(kept) == contents(session.conversation)
+    assert kept.path[-1].receipt == answer.receipt
+    assert [node.id for node in kept.path] == [node.id for node in session.conversation.path]
+
+
+async def test_stopping_keeps_what_came_and_it_can_go_on(tmp_path: Path) -> None:
+    engine = FakeEngine(words("one two three four"), hang_at=2)
+    session = make_session(tmp_path, engine)
+    session.send(waiting("count"))
+    await until(lambda: session.turn is not None and session.turn.text == "one two ")
+
+    session.stop()
+    await until(lambda: not session.is_running)
+    half = session.conversation.head
+    assert half is not None
+    assert (half.message.content, half.status) == ("one two ", "interrupted")
+
+    engine.hang_at = None
+    engine.script = words("three four")
+    assert session.continue_(half)
+    await until(lambda: not session.is_running)
+
+    whole = session.conversation.head
+    assert whole is not None
+    assert whole.message.content == "one two three four"
+    assert engine.requests[-1].continue_final
+    assert session.conversation.place(whole) == (2, 2)
+    await until(lambda: True)
+    assert contents(await reopened(session)) == contents(session.conversation)
+
+
+async def test_a_chat_that_was_stopped_at_its_first_answer_goes_on_as_the_same_chat(tmp_path: Path) -> None:
+    engine = FakeEngine(hang_at=0)
+    session = make_session(tmp_path, engine)
+    session.send(waiting("first"))
+    await until(lambda: engine.running)
+    session.stop()
+    await until(lambda: not session.is_running)
+    chat_id = session.chat_id
+
+    engine.hang_at = None
+    await ask(session, "second")
+
+    assert session.chat_id == chat_id
+    assert len(await session.store.chats()) == 1
+
+
+async def test_what_is_sent_meanwhile_waits_and_is_asked_in_order(tmp_path: Path) -> None:
+    engine = FakeEngine(lambda request: words(f"re {request.messages[-1].content}"), decode_s=0.01)
+    session = make_session(tmp_path, engine)
+
+    for text in ("one", "two", "three"):
+        session.send(waiting(text))
+    await until(lambda: not session.is_running)
+
+    assert [node.message.content for node in session.conversation.path] == [
+        "one", "re one", "two", "re two", "three", "re three",
+    ]  # fmt: skip
+
+
+async def test_a_prompt_that_waits_can_be_taken_back(tmp_path: Path) -> None:
+    engine = FakeEngine(hang_at=0)
+    session = make_session(tmp_path, engine)
+    session.send(waiting("one"))
+    await until(lambda: engine.running)
+    session.send(waiting("two"))
+
+    taken = session.unqueue()
+
+    assert taken is not None
+    assert taken.typed == "two"
+    assert session.unqueue() is None
+    await session.aclose()
+
+
+async def test_after_a_failure_the_queue_waits_for_the_user(tmp_path: Path) -> None:
+    engine = FakeEngine(fail_at=0, error=UpstreamError("The pool is away: try again."))
+    session = make_session(tmp_path, engine)
+    session.send(waiting("one"))
+    session.send(waiting("two"))
+    await until(lambda: not session.is_running)
+
+    failed = session.conversation.head
+    assert failed is not None
+    assert (failed.status, failed.error) == ("failed", "The pool is away: try again.")
+    assert [prompt.typed for prompt in session.queue] == ["two"]
+
+    engine.fail_at = None
+    session.go_on()
+    await until(lambda: not session.is_running)
+    assert [message.content for message in engine.requests[-1].messages] == ["one", "two"]
+
+
+async def test_a_bug_of_ours_is_one_sentence_in_the_chat(tmp_path: Path) -> None:
+    session = make_session(tmp_path, FakeEngine(fail_at=0, error=ValueError("a secret detail")))
+
+    answer = await ask(session, "one")
+
+    assert answer.error is not None
+    assert "secret" not in answer.error
+
+
+async def test_an_empty_reply_is_an_answer_that_says_so(tmp_path: Path) -> None:
+    # cases: A9
+    session = make_session(tmp_path, FakeEngine([]))
+
+    answer = await ask(session, "one")
+
+    assert (answer.message.content, answer.status) == ("", "complete")
+
+
+async def test_another_answer_stands_beside_the_first(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    session = make_session(tmp_path, engine)
+    first = await ask(session, "hi")
+
+    assert session.regenerate(first, Route(model="fake"))
+    assert not session.regenerate(first), "one is coming"
+    await until(lambda: not session.is_running)
+
+    assert session.conversation.place(first) == (1, 2)
+    assert engine.requests[-1].fresh
+    kept = await reopened(session)
+    assert kept.place(kept.path[-1]) == (2, 2)
+
+
+async def test_a_question_in_other_words_is_a_branch(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    await ask(session, "first")
+    question = (await ask(session, "second")).parent
+    assert question is not None
+
+    assert session.edit(question, waiting("second, in other words"))
+    await until(lambda: not session.is_running)
+
+    assert [node.message.content for node in session.conversation.path if node.role == "user"] == [
+        "first",
+        "second, in other words",
+    ]
+    kept = await reopened(session)
+    assert [kept.place(node) for node in kept.path] == [(1, 1), (1, 1), (2, 2), (1, 1)]
+
+
+async def test_preferences_are_sent_and_kept(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    session = make_session(tmp_path, engine, preferences=Preferences(system="be brief", temperature=0.5))
+    await ask(session, "hi")
+    await session.set_preferences(Preferences(system="be long", private=True))
+    await ask(session, "and now")
+
+    first, second = engine.requests
+    assert [message.role for message in first.messages] == ["system", "user"]
+    assert first.sampling.temperature == 0.5
+    assert second.messages[0].content == "be long"
+    assert second.private
+    assert session.chat_id is not None
+    assert Preferences.of((await session.store.chat(session.chat_id))[2]) == session.preferences
+
+
+async def test_a_new_chat_fifty_times_is_empty_fifty_times(tmp_path: Path) -> None:
+    # cases: C7
+    session = make_session(tmp_path)
+    for number in range(50):
+        session = Session(session.gateway, session.store)
+        assert session.conversation.path == []
+        await ask(session, f"question {number}")
+
+    assert len(await session.store.chats()) == 50
+    assert [len(node.children) for node in session.conversation.path] == [1, 0]
+
+
+async def test_without_a_database_the_answer_is_still_there_and_one_warning(tmp_path: Path) -> None:
+    # cases: C4
+    (tmp_path / "edgecloud.db").mkdir()
+    session = make_session(tmp_path)
+
+    answer = await ask(session, "hi")
+    warning, session.warning = session.warning, None
+    again = await ask(session, "hi")
+
+    assert answer.message.content == again.message.content == "Hello, world!"
+    assert warning is not None
+    assert "not kept" in warning
+    assert session.warning is None
+
+
+async def test_a_database_deleted_in_the_middle_is_made_again(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    await ask(session, "one")
+    for suffix in ("", "-wal", "-shm"):
+        (tmp_path / f"edgecloud.db{suffix}").unlink(missing_ok=True)
+
+    answer = await ask(session, "two")
+
+    assert answer.status == "complete"
+    assert [node.message.content for node in (await reopened(session)).path] == [
+        "one", "Hello, world!", "two", "Hello, world!",
+    ]  # fmt: skip
