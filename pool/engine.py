@@ -130,7 +130,10 @@ class PoolEngine:
     # ------------------------------------------------------------------------------------------------- tokens
 
     async def count_tokens(self, request: ChatRequest) -> int:
-        return len(await asyncio.to_thread(self._prompt, request))
+        return len(await self.prompt_ids(request))
+
+    async def prompt_ids(self, request: ChatRequest) -> list[int]:
+        return await asyncio.to_thread(self._prompt, request)
 
     async def tokenize(
         self, text: str, *, add_special: bool = False, parse_special: bool = False
