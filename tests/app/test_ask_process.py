@@ -265,7 +265,7 @@ def test_a_damaged_model_file_is_one_line(tmp_path: Path) -> None:
     file.write_bytes(b"GGUF" + b"\xff" * 100)
 
     done = edgecloud(tmp_path, "ask", "hi", "-m", str(file))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stdout == b""
     assert done.stderr.count(b"\n") == 1
 
