@@ -36,7 +36,7 @@ class Catalog:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._host: ModelHost | None = None
-        self._remotes: dict[str, Engine] = {}
+        self._remotes: dict[tuple[str, str], Engine] = {}
         self._embedders: dict[Path, Embedder] = {}
         self._lock = asyncio.Lock()
         self._listed: dict[str, ModelFile] = {}
@@ -83,6 +83,15 @@ class Catalog:
         ]
         embedding = [self._card(file) for file in files if file.kind == "embedding"]
         return [ModelCard(id=AUTO, kind="auto", detail=self.settings.model), *chat, *pools, *embedding]
+
+    def pool(self, name: str) -> PoolEntry | None:
+        """The pool that a model name means, None if it means something else."""
+        return self._pool_entry(self._target(name, self.settings.model))
+
+    def replicas(self, entry: PoolEntry) -> list[Engine]:
+        """An engine for each address of a pool, its own url first."""
+        others = [entry.model_copy(update={"url": replica.url}) for replica in entry.replicas]
+        return [self._remote(entry), *(self._remote(other) for other in others)]
 
     def loaded(self) -> list[Engine]:
         """Engines that hold something worth asking the health of."""
@@ -167,11 +176,12 @@ class Catalog:
         return self._host.engine(file)
 
     def _remote(self, entry: PoolEntry) -> Engine:
-        if entry.name not in self._remotes:
+        key = (entry.name, entry.url)
+        if key not in self._remotes:
             from ..pool.client import RemoteEngine
 
-            self._remotes[entry.name] = RemoteEngine(entry, self.settings)
-        return self._remotes[entry.name]
+            self._remotes[key] = RemoteEngine(entry, self.settings)
+        return self._remotes[key]
 
     def _open_embedder(self, file: ModelFile) -> Embedder:
         from ..local_engine.embedder import open_embedder

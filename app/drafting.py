@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from edgecloud.types import ChatRequest, ChoiceDone, Done, EngineEvent, TextDelta, TokenLogprob
+from edgecloud.types import ChatRequest, ChoiceDone, Done, EngineEvent, TextDelta
 
+from ..router.acceptance import Draft, Objection, judge
+from ..router.decision import Cascade, Estimate
 from .opening import Opening
 from .upstreams import Upstream
 
-Accept = Callable[[str, Sequence[TokenLogprob], bool], bool]
-"""Whether to keep a draft: its text so far, its tokens with their logprobs, and whether it is complete."""
+_TOLD: dict[Objection, str] = {
+    "empty": "said nothing",
+    "refusal": "declined to answer",
+    "loop": "repeated itself",
+    "form": "was not in the format asked for",
+    "unsure": "was not sure enough",
+}
 
 
-class Draft:
-    """A draft by `engine`, whose first `hold_back` tokens are judged by `accept`."""
+class Drafting:
+    """The draft that a cascade asks for; `before` is its engine's chance of being right without one."""
 
-    def __init__(self, engine: str, hold_back: int, accept: Accept) -> None:
-        self._engine = engine
-        self._hold_back = hold_back
-        self._accept = accept
+    def __init__(self, cascade: Cascade, before: Estimate) -> None:
+        self._cascade = cascade
+        self._before = before
         self._wants_logprobs = False
-
-    @property
-    def verdict(self) -> str:
+        self.complaint = ""
         """What to tell of a draft that was not kept."""
-        return f"The draft by {self._engine} was not good enough."
 
     def is_by(self, upstream: Upstream) -> bool:
-        return upstream.name == self._engine
+        return upstream.name == self._cascade.draft
 
     def asked(self, request: ChatRequest) -> ChatRequest:
         """The request as the drafting engine gets it: with the logprobs that the judgement needs."""
@@ -42,17 +45,23 @@ class Draft:
         raises.
         """
         text: list[str] = []
-        logprobs: list[TokenLogprob] = []
-        complete = False
+        logprobs: list[float] = []
+        finished = False
         async for event in opening.rest:
             opening.head.append(event)
             if isinstance(event, TextDelta):
                 text.append(event.text)
-                logprobs += event.logprobs
-            complete = complete or isinstance(event, ChoiceDone | Done)
-            if complete or len(logprobs) >= self._hold_back:
+                logprobs += [each.logprob for each in event.logprobs]
+            finished = finished or isinstance(event, ChoiceDone | Done)
+            if finished or len(logprobs) >= self._cascade.hold_back:
                 break
-        if not self._accept("".join(text), logprobs, complete):
+        request = opening.attempt.request
+        is_json = request.constraint is not None and request.constraint.kind in ("json", "schema")
+        draft = Draft("".join(text), tuple(logprobs), finished)
+        verdict = judge(draft, self._before, self._cascade.floor, json=is_json)
+        if not verdict.accepted:
+            why = _TOLD[verdict.objection] if verdict.objection else "was not good enough"
+            self.complaint = f"The draft by {self._cascade.draft} {why}."
             await opening.aclose("rejected")
             return False
         if not self._wants_logprobs:

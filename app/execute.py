@@ -21,7 +21,7 @@ from edgecloud.types import ChatRequest, EngineEvent, Notice, Start
 from .attempt import Attempt
 from .candidates import Candidates
 from .continuing import Said, can_continue
-from .drafting import Draft
+from .drafting import Drafting
 from .faults import fault_of
 from .hedging import HedgeBudget
 from .opening import Opening, race
@@ -40,7 +40,7 @@ class Execution:
         till: Till,
         settings: RouterSettings,
         hedges: HedgeBudget,
-        draft: Draft | None = None,
+        draft: Drafting | None = None,
     ) -> None:
         self._run = run
         self._candidates = candidates
@@ -52,29 +52,30 @@ class Execution:
 
     async def events(self) -> AsyncGenerator[EngineEvent, None]:
         """The answer's events. Raises one `EdgeCloudError` when nobody could give it."""
-        said = Said()
+        said, seam = Said(), None
         opening = await self._open(self._run.request)
-        async for event in self._told(opening, said):
-            yield event
-        while (failure := said.failure) is not None:
-            upstream = opening.attempt.upstream
-            self._candidates.give_up(upstream, failure)
+        while True:
+            async with aclosing(self._told(opening, said, seam)) as told:
+                async for event in told:
+                    # An answer begins once.
+                    if seam is None or not isinstance(event, Start):
+                        yield event
+            failure = said.failure
+            if failure is None:
+                return
+            self._candidates.give_up(opening.attempt.upstream, failure)
             request = self._following(opening.attempt.request, said)
             if request is None:
                 raise failure
-            opening = await self._open(request)
             said.break_off()
-            seam = Notice(
-                "continued", f"{failure.message} {opening.attempt.upstream.name} goes on from here."
-            )
-            async for event in self._told(opening, said, seam):
-                if not isinstance(event, Start):
-                    yield event
+            opening = await self._open(request)
+            name = opening.attempt.upstream.name
+            seam = Notice("continued", f"{failure.message} {name} goes on from here.")
 
     # ------------------------------------------------------------------------------------------------- inside
 
     async def _told(
-        self, opening: Opening, said: Said, seam: Notice | None = None
+        self, opening: Opening, said: Said, seam: Notice | None
     ) -> AsyncGenerator[EngineEvent, None]:
         """The events of an attempt after `seam`; what breaks it off is left in `said.failure`."""
         said.failure = None
@@ -112,7 +113,7 @@ class Execution:
                     if await draft.is_accepted(opening):
                         return opening
                     self._candidates.postpone(upstream)
-                    self._notices.append(draft.verdict)
+                    self._notices.append(draft.complaint)
                     continue
                 opened = await self._begun(opening, request)
             except EdgeCloudError as error:

@@ -1,28 +1,26 @@
 """The one way through the house: a request in, a stream of events out, ending in one `Finish` or one raised
 error.
 
-    journal the prompt -> find the engine -> generate -> journal the deltas -> receipt
+    journal the prompt -> decide who is asked -> answer -> journal the deltas -> receipt, ledger
 
-There is one candidate so far: the model asked for, or the default one for `auto`.
+Where only one engine is meant and nobody has to be paid, it is asked directly and no router is loaded.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 import logging
-import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edgecloud.engine import Embedder, Engine
-from edgecloud.errors import BadRequest, DeadlineExceeded, EdgeCloudError, InternalError, NoPermittedRoute
-from edgecloud.settings import Settings
+from edgecloud.errors import BadRequest, EdgeCloudError, InternalError, NotFound
+from edgecloud.settings import PoolEntry, Settings
 from edgecloud.types import (
-    Attempt,
-    CacheInfo,
     ChatRequest,
-    ChoiceDone,
     Done,
     EmbedRequest,
     EmbedResult,
@@ -34,13 +32,21 @@ from edgecloud.types import (
     Notice,
     Receipt,
     Start,
-    Timings,
-    Usage,
 )
 
+from .books import Books
+from .deadline import within_deadline
+from .direct import ask_alone, permit
 from .journal import Journal, OpenTurn, Status
+from .run import Run
+
+if TYPE_CHECKING:
+    from .routing import Routing
 
 log = logging.getLogger(__name__)
+
+Answer = Callable[[str | None], Awaitable[AsyncGenerator[EngineEvent, None]]]
+"""Gives the events of an answer that was decided on, for a chat with this id."""
 
 
 class Models(Protocol):
@@ -49,17 +55,38 @@ class Models(Protocol):
     async def engine(self, name: str, *, listed_only: bool) -> Engine: ...
     async def embedder(self, name: str, *, listed_only: bool) -> Embedder: ...
     async def cards(self) -> list[ModelCard]: ...
+    def pool(self, name: str) -> PoolEntry | None: ...
+    def replicas(self, entry: PoolEntry) -> list[Engine]: ...
     def loaded(self) -> list[Engine]: ...
     async def aclose(self) -> None: ...
 
 
 class Gateway:
-    """Everything the doors may ask for. `journal` is None where history is switched off."""
+    """Everything the doors may ask for. `journal` is None where history is switched off, `books` where no
+    ledger is kept.
+    """
 
-    def __init__(self, settings: Settings, catalog: Models, journal: Journal | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        catalog: Models,
+        journal: Journal | None = None,
+        books: Books | None = None,
+    ) -> None:
         self.settings = settings
         self.catalog = catalog
         self.journal = journal
+        self.books = books
+        self._routing: Routing | None = None
+
+    @property
+    def routing(self) -> Routing:
+        """The router, made when it is first needed."""
+        if self._routing is None:
+            from .routing import Routing
+
+            self._routing = Routing(self.settings, self.catalog, self.books)
+        return self._routing
 
     async def chat(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
         """Answer one request.
@@ -68,42 +95,46 @@ class Gateway:
         otherwise. Closing the generator cancels the engine's work and journals the partial answer as
         interrupted.
         """
-        run = _Run(request)
+        run = Run(request)
         turn, notice = None, None
         try:
             if request.door != "http":
                 # What a person typed is kept whatever becomes of it, a wrong model name included.
                 turn, notice = await self._begin(request)
-            engine = run.engine = await self._route(request)
+            answer = await self._decide(run)
             if request.door == "http":
                 turn, notice = await self._begin(request)
-            async with aclosing(_within_deadline(engine.generate(request), request.deadline_s)) as events:
+            chat_id = turn.turn.chat_id if turn else request.chat_id
+            async with aclosing(within_deadline(await answer(chat_id), run)) as events:
                 async for event in events:
                     run.see(event)
                     if isinstance(event, Done):
                         continue
                     if turn is not None:
                         turn.add(event)
-                    yield event
-                    if notice is not None and isinstance(event, Start):
+                    if not isinstance(event, Start):
+                        yield event
+                        continue
+                    yield dataclasses.replace(event, id=request.id, reason=run.reason)
+                    if notice is not None:
                         yield Notice("history", f"This answer is not kept: {notice}")
-            receipt = run.receipt(engine)
-            notice = await self._end(turn, receipt, "complete")
+            receipt = run.receipt()
+            notice = await self._end(run, turn, receipt, "complete")
             if notice is not None:
                 yield Notice("history", f"The end of this answer is not kept yet: {notice}")
-            chat_id, message_id = (turn.turn.chat_id, turn.turn.message_ids[0]) if turn else (None, None)
-            yield Finish(run.usage, receipt, chat_id, message_id)
+            message_id = turn.turn.message_ids[0] if turn else None
+            yield Finish(run.usage, receipt, turn.turn.chat_id if turn else None, message_id)
         except EdgeCloudError as error:
-            await self._end(turn, run.partial_receipt(error.code or "failed"), "failed", error.message)
+            await self._fail(run, turn, error)
             raise
         except (asyncio.CancelledError, GeneratorExit):
-            if not run.finished:
-                await self._end(turn, run.partial_receipt("interrupted"), "interrupted", wait_s=0)
+            if not run.closed:
+                await self._end(run, turn, run.receipt(), "interrupted", wait_s=0)
             raise
         except Exception as error:
             log.exception("request %s failed", request.id)
             failure = InternalError()
-            await self._end(turn, run.partial_receipt("failed"), "failed", failure.message)
+            await self._fail(run, turn, failure)
             raise failure from error
 
     async def embed(self, request: EmbedRequest, *, listed_only: bool = False) -> EmbedResult:
@@ -155,115 +186,94 @@ class Gateway:
             kv=tuple(use for state in states for use in state.kv),
         )
 
+    async def explain(self, request: ChatRequest) -> dict[str, Any]:
+        """What would be decided for a request, without asking anybody. Raises the refusal if nobody may
+        answer.
+        """
+        from .explaining import plan_story
+
+        return plan_story(await self.routing.plan(request, wait=False))
+
+    async def why(self, request_id: str, *, tenant: str | None = None) -> dict[str, Any]:
+        """What was decided for a request of the past and what came of it; with a `tenant` only that key's
+        own. Raises `NotFound`.
+        """
+        from .explaining import request_story
+
+        if self.books is None:
+            raise NotFound("No ledger is kept here.")
+        story: dict[str, Any] = await self.books.do(
+            lambda ledger: request_story(ledger, request_id, tenant=tenant)
+        )
+        return story
+
     async def aclose(self) -> None:
-        """Close engines, then write what history still has queued."""
+        """Close engines, then write what history and ledger still have queued."""
+        if self._routing is not None:
+            await self._routing.aclose()
         await self.catalog.aclose()
         if self.journal is not None:
             await self.journal.aclose()
+        if self.books is not None:
+            await self.books.aclose()
 
     # ------------------------------------------------------------------------------------------------- inside
 
-    async def _route(self, request: ChatRequest) -> Engine:
+    async def _decide(self, run: Run) -> Answer:
+        """Who is to answer. Raises the refusal where nobody may."""
+        request = run.request
+        if self._is_routed(request):
+            routing = self.routing
+            plan = await routing.plan(request, left_s=run.left_s)
+
+            async def answer(chat_id: str | None) -> AsyncGenerator[EngineEvent, None]:
+                return (await routing.execution(run, plan, chat_id)).events()
+
+            return answer
         engine = await self.catalog.engine(request.model, listed_only=request.door == "http")
-        if (request.offline or self.settings.offline) and not engine.local:
-            raise NoPermittedRoute(
-                f"{engine.name} is not on this machine and offline mode is on: ask for a local one.",
-                param="model",
-            )
-        return engine
+        permit(engine, request, self.settings)
+
+        async def ask(chat_id: str | None) -> AsyncGenerator[EngineEvent, None]:
+            return ask_alone(engine, run)
+
+        return ask
+
+    def _is_routed(self, request: ChatRequest) -> bool:
+        """Whether there is a choice, or somebody to be paid."""
+        if not self.settings.pool:
+            return False
+        return request.model == "auto" or self.catalog.pool(request.model) is not None
 
     async def _begin(self, request: ChatRequest) -> tuple[OpenTurn | None, str | None]:
         if self.journal is None or not request.journal:
             return None, None
         return await self.journal.begin(request)
 
+    async def _fail(self, run: Run, turn: OpenTurn | None, error: EdgeCloudError) -> None:
+        run.ended(error.code or "failed")
+        if not run.tried:
+            run.decision = json.dumps({"refused": error.message})
+        await self._end(run, turn, run.receipt(), "failed", error)
+
     async def _end(
         self,
+        run: Run,
         turn: OpenTurn | None,
-        receipt: Receipt | None,
+        receipt: Receipt,
         status: Status,
-        error: str | None = None,
+        error: EdgeCloudError | None = None,
         *,
         wait_s: float = 1.0,
     ) -> str | None:
+        """Write how the request ended; a sentence for the user where history could not."""
+        run.closed = True
+        outcome = "ok" if status == "complete" else "interrupted" if error is None else error.code or "failed"
+        if self.books is not None:
+            chat_id = turn.turn.chat_id if turn else run.request.chat_id
+            self.books.settle(run.closing(receipt, outcome, chat_id))
+        if self._routing is not None:
+            self._routing.learned(run)
         if turn is None or self.journal is None:
             return None
-        return await self.journal.finish(turn, receipt, status, error, wait_s=wait_s)
-
-
-class _Run:
-    """What one request has seen so far: enough for its receipt."""
-
-    def __init__(self, request: ChatRequest) -> None:
-        self.request = request
-        self.began = time.monotonic()
-        self.engine: Engine | None = None
-        self.start: Start | None = None
-        self.first_delta_s: float | None = None
-        self.usage = Usage()
-        self.timings = Timings()
-        self.finished = False
-
-    def see(self, event: EngineEvent) -> None:
-        match event:
-            case Start():
-                self.start = event
-                self.usage = Usage(prompt_tokens=event.prompt_tokens)
-            case Done():
-                self.usage, self.timings, self.finished = event.usage, event.timings, True
-            case Notice() | ChoiceDone():
-                pass
-            case _:
-                if self.first_delta_s is None:
-                    self.first_delta_s = time.monotonic() - self.began
-
-    def partial_receipt(self, outcome: str) -> Receipt | None:
-        """The receipt of an answer that did not come to its end; None if no engine was found for it."""
-        return self.receipt(self.engine, outcome) if self.engine else None
-
-    def receipt(self, engine: Engine, outcome: str = "ok") -> Receipt:
-        total_s = time.monotonic() - self.began
-        decode_s = self.timings.decode_s
-        asked = self.request.model
-        return Receipt(
-            id=self.request.id,
-            engine=self.start.engine if self.start else engine.name,
-            model=self.start.model if self.start else engine.name,
-            variant=self.start.variant if self.start else "",
-            mode=self.request.mode,
-            reason="the default model" if asked == "auto" else "asked for by name",
-            attempts=(Attempt(engine.name, outcome, total_s),),
-            cache=CacheInfo(),
-            prompt_tokens=self.usage.prompt_tokens,
-            cached_tokens=self.usage.cached_tokens,
-            completion_tokens=self.usage.completion_tokens,
-            queue_s=self.timings.queue_s,
-            ttft_s=self.first_delta_s or 0.0,
-            total_s=total_s,
-            tokens_per_s=self.usage.completion_tokens / decode_s if decode_s > 0 else 0.0,
-        )
-
-
-async def _within_deadline(
-    events: AsyncGenerator[EngineEvent, None], deadline_s: float | None
-) -> AsyncGenerator[EngineEvent, None]:
-    """The engine's events, and `DeadlineExceeded` if the next one is not there in time.
-
-    Engines keep deadlines themselves at step boundaries; this holds when one hangs.
-    """
-    async with aclosing(events):
-        if deadline_s is None:
-            async for event in events:
-                yield event
-            return
-        ends = time.monotonic() + deadline_s
-        while True:
-            try:
-                event = await asyncio.wait_for(anext(events), max(0.0, ends - time.monotonic()))
-            except StopAsyncIteration:
-                return
-            except TimeoutError:
-                raise DeadlineExceeded(
-                    f"No complete answer within {deadline_s:g} s: allow more time or ask for fewer tokens."
-                ) from None
-            yield event
+        known = receipt if run.tried else None
+        return await self.journal.finish(turn, known, status, error.message if error else None, wait_s=wait_s)

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 from edgecloud.settings import Settings, data_dir
 
 if TYPE_CHECKING:
+    from ..router.ledger import Ledger
     from .client import GatewayClient
     from .gateway import Gateway
     from .history import History
+
+LEDGER_BUSY_S = 2.0
+"""How long a request that needs money waits for somebody else's transaction, seconds."""
 
 
 def database_path() -> str:
@@ -18,6 +22,7 @@ def database_path() -> str:
 
 def build_gateway(settings: Settings) -> Gateway:
     """A gateway in this process, over the real engines and the user's history."""
+    from .books import Books
     from .catalog import Catalog
     from .gateway import Gateway
     from .journal import Journal
@@ -31,8 +36,14 @@ def build_gateway(settings: Settings) -> Gateway:
             history.prune(settings.history.retention_days)
         return history
 
+    def open_ledger() -> Ledger:
+        from ..router.ledger import Ledger
+
+        path = data_dir() / "edgecloud.db"
+        return Ledger(path, currency=settings.budget.currency, busy_s=LEDGER_BUSY_S)
+
     journal = Journal(open_history) if settings.history.enabled else None
-    return Gateway(settings, Catalog(settings), journal)
+    return Gateway(settings, Catalog(settings), journal, Books(open_ledger))
 
 
 async def open_gateway(settings: Settings) -> Gateway | GatewayClient:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgecloud.types import (
@@ -78,6 +78,8 @@ class Run:
         self.timings = Timings()
         self.first_delta_s: float | None = None
         self.finished = False
+        self.closed = False
+        """Whether its end is written: the caller may leave after that."""
 
     @property
     def left_s(self) -> float | None:
@@ -105,17 +107,20 @@ class Run:
                 if self.first_delta_s is None:
                     self.first_delta_s = time.monotonic() - self.began
 
-    def receipt(self) -> Receipt | None:
-        """The receipt as it stands; None if nobody was asked."""
-        if not self.tried:
-            return None
-        last = self.tried[-1]
+    def ended(self, outcome: str) -> None:
+        """Name what ended the request, where the engine that was at it only saw that it was cut off."""
+        if self.tried and self.tried[-1].outcome == "interrupted":
+            self.tried[-1] = replace(self.tried[-1], outcome=outcome)
+
+    def receipt(self) -> Receipt:
+        """The receipt as it stands; its engine is "" if nobody was asked."""
+        last = self.tried[-1].engine if self.tried else ""
         start = self.start
         decode_s = self.timings.decode_s
         return Receipt(
             id=self.request.id,
-            engine=start.engine if start else last.engine,
-            model=start.model if start else last.engine,
+            engine=start.engine if start else last,
+            model=start.model if start else last or self.request.model,
             variant=start.variant if start else "",
             mode=self.mode,
             reason=self.reason,

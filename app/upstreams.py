@@ -179,6 +179,29 @@ class Upstream:
             "context": self.capabilities.context if self.context_known else 0,
         }
 
+    def report(self) -> dict[str, Any]:
+        """Its state for operators, as JSON."""
+        now, speed = self._clock(), self.estimates.speed
+        return {
+            "engine": self.name,
+            "kind": self.kind,
+            "local": self.local,
+            "addresses": [
+                {
+                    "address": each.name or "this process",
+                    "state": each.breaker.state(now),
+                    "reason": each.breaker.reason,
+                    "retry_in_s": max(0.0, (each.breaker.retry_at(now) or now) - now),
+                    "outstanding_tokens": self.outstanding[each.name],
+                }
+                for each in self.deployments
+            ],
+            "answers_seen": speed.num_samples,
+            "wait_s": speed.queue_s.p50,
+            "prefill_tokens_per_s": speed.prefill.p50,
+            "decode_tokens_per_s": speed.decode.p50,
+        }
+
     def restore(self, state: Any, age_s: float) -> None:
         """Go on from what another process kept `age_s` seconds ago; what makes no sense in it is left out."""
         if not isinstance(state, Mapping):

@@ -200,12 +200,17 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The request is valid, rendered, tokenized, fits and is queued; from here on errors come after a 200."""
+    """The request is valid, rendered, tokenized, fits and is queued; from here on errors come after a 200.
+
+    The gateway adds the receipt's `id` and the `reason` for this engine, which a stream's headers tell.
+    """
 
     engine: str
     model: str
     prompt_tokens: int
     variant: str = ""
+    id: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

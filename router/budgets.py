@@ -31,7 +31,7 @@ class Limit:
     starts_at: float | None = None
     ends_at: float | None = None
 
-    def view(self, spent: int, reserved: int, currency: str) -> Budget | None:
+    def view(self, spent: int, reserved: int) -> Budget | None:
         """The budget as the router looks at it; None without a limit."""
         if self.limit is None:
             return None
@@ -40,7 +40,6 @@ class Limit:
             amount(self.limit),
             amount(spent),
             amount(reserved),
-            currency,
             self.starts_at,
             self.ends_at,
             f"budget.{self.name}",

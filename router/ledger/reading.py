@@ -15,16 +15,20 @@ MIN_PREFIX = 4
 """Digits that the beginning of a request's id must have to stand for it."""
 
 
-def matching(connection: sqlite3.Connection, name: str) -> list[str]:
+def matching(connection: sqlite3.Connection, name: str, tenant: str | None) -> list[str]:
     """Ids of requests that `name` may mean: the last one for '', else those that it is or begins."""
+    of_tenant = "(? IS NULL OR tenant = ?)"
     if not name:
-        rows = connection.execute("SELECT id FROM requests ORDER BY created DESC LIMIT 1")
+        rows = connection.execute(
+            f"SELECT id FROM requests WHERE {of_tenant} ORDER BY created DESC LIMIT 1", (tenant, tenant)
+        )
     else:
         stem = "req-" + name.removeprefix("req-")
         if len(stem) < len("req-") + MIN_PREFIX:
             stem = name
         rows = connection.execute(
-            "SELECT id FROM requests WHERE id = ? OR substr(id, 1, ?) = ? LIMIT 20", (name, len(stem), stem)
+            f"SELECT id FROM requests WHERE {of_tenant} AND (id = ? OR substr(id, 1, ?) = ?) LIMIT 20",
+            (tenant, tenant, name, len(stem), stem),
         )
     return [request_id for (request_id,) in rows]
 

@@ -125,32 +125,18 @@ class Ledger:
             rows = connection.execute("SELECT name, updated, json FROM engines").fetchall()
         return {name: (updated, json.loads(text)) for name, updated, text in rows}
 
-    def receipt(self, request_id: str) -> dict[str, Any]:
-        """A request's line with its receipt and attempts, by its id or the unique beginning of one.
-
-        Raises `NotFound`.
+    def receipt(self, name: str, *, tenant: str | None = None) -> dict[str, Any]:
+        """A request's line with its receipt and attempts: by its id, the unique beginning of one, or '' for
+        the last. With a `tenant` other keys' requests are as if they were not there. Raises `NotFound`.
         """
+        request_id = self._resolve(name, tenant)
         with self._reading() as connection:
-            return reading.receipt(connection, self.resolve(request_id))
+            return reading.receipt(connection, request_id)
 
     def decision(self, request_id: str) -> dict[str, Any] | None:
-        """What was decided for a request, None where nothing was. Raises `NotFound`."""
+        """What was decided for a request, None where nothing was."""
         with self._reading() as connection:
-            return reading.decision(connection, self.resolve(request_id))
-
-    def resolve(self, name: str) -> str:
-        """The request that `name` means; '' is the last one. Raises `NotFound`."""
-        with self._reading() as connection:
-            ids = reading.matching(connection, name)
-        if name in ids or len(ids) == 1:
-            return name if name in ids else ids[0]
-        if ids:
-            raise NotFound(f"{len(ids)} requests begin with {name[:80]!r}: give more of the id.")
-        raise NotFound(
-            f"There is no request {name[:80]!r}; `edgecloud route history` lists the last ones."
-            if name
-            else "No request has been answered yet."
-        )
+            return reading.decision(connection, request_id)
 
     def recent(self, limit: int) -> list[dict[str, Any]]:
         """The last requests, the latest first."""
@@ -163,6 +149,19 @@ class Ledger:
             return reading.days(connection, since)
 
     # ------------------------------------------------------------------------------------------------- inside
+
+    def _resolve(self, name: str, tenant: str | None) -> str:
+        with self._reading() as connection:
+            ids = reading.matching(connection, name, tenant)
+        if name in ids or len(ids) == 1:
+            return name if name in ids else ids[0]
+        if ids:
+            raise NotFound(f"{len(ids)} requests begin with {name[:80]!r}: give more of the id.")
+        raise NotFound(
+            f"There is no request {name[:80]!r}; `edgecloud route history` lists the last ones."
+            if name
+            else "No request has been answered yet."
+        )
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
 from edgecloud.app.books import Books
-from edgecloud.app.drafting import Draft
+from edgecloud.app.drafting import Drafting
 from edgecloud.app.hedging import HedgeBudget
 from edgecloud.app.upstreams import Upstream
 from edgecloud.errors import (
@@ -22,6 +21,7 @@ from edgecloud.errors import (
     Unavailable,
     UpstreamError,
 )
+from edgecloud.router.decision import Cascade, Estimate
 from edgecloud.router.ledger import Ledger
 from edgecloud.router.money import Price
 from edgecloud.settings import BudgetSettings
@@ -266,41 +266,52 @@ async def test_what_cannot_be_continued_ends_where_it_broke_off(fields: dict[str
     assert other.requests == []
 
 
-# ------------------------------------------------------------------------------------------------------ drafts
+# ---------------------------------------------------------------------------------------------------- drafts
 
 
-def draft(*, accepted: bool, seen: list[object] | None = None) -> Draft:
-    def accept(text: str, logprobs: object, complete: bool) -> bool:
-        if seen is not None:
-            seen.append((text, len(logprobs), complete))  # type: ignore[arg-type]
-        return accepted
+def draft(floor: float, hold_back: int = 2) -> Drafting:
+    """The fake engine's tokens all have a logprob of -0.5."""
+    return Drafting(Cascade("local", "good", floor, hold_back, 0.5), Estimate(0.9, 0.4, 0.95, "a prior"))
 
-    return Draft("local", 2, accept)
+
+KEPT, NOT_KEPT = 0.5, 0.99
 
 
 async def test_a_draft_that_is_kept_goes_out_whole_and_without_the_logprobs_nobody_asked_for() -> None:
-    local, other, seen = good("local"), good(), list[object]()
+    local, other = good("local"), good()
     done = await Executed(
-        ask(), make_upstream(local, local=True), make_upstream(other), draft=draft(accepted=True, seen=seen)
+        ask(), make_upstream(local, local=True), make_upstream(other), draft=draft(KEPT)
     ).go()
-    assert (done.text, seen) == ("Hello, world!", [("Hello,", 2, False)])
+    assert done.text == "Hello, world!"
+    assert local.requests[0].logprobs == 0
     assert not any(event.logprobs for event in done.events if isinstance(event, TextDelta))
     assert other.requests == []
 
 
-async def test_a_short_draft_is_judged_when_it_is_complete() -> None:
-    seen = list[object]()
-    local = FakeEngine([b"Yes"], name="local")
-    await Executed(
-        ask(), make_upstream(local, local=True), make_upstream(good()), draft=draft(accepted=True, seen=seen)
+async def test_logprobs_that_were_asked_for_stay() -> None:
+    done = await Executed(
+        ask(logprobs=1), make_upstream(good("local"), local=True), make_upstream(good()), draft=draft(KEPT)
     ).go()
-    assert seen == [("Yes", 1, True)]
+    assert all(event.logprobs for event in done.events if isinstance(event, TextDelta))
+
+
+async def test_a_draft_shorter_than_what_is_held_back_is_judged_when_it_is_complete() -> None:
+    local = make_upstream(FakeEngine([b"Yes"], name="local"), local=True)
+    done = await Executed(ask(), local, make_upstream(good()), draft=draft(KEPT, hold_back=28)).go()
+    assert done.text == "Yes"
+
+
+@pytest.mark.parametrize("script", [[b"I'm", b" sorry"], [b" ", b" "], [b"lo lo lo lo lo ", b"lo"]])
+async def test_a_draft_of_bad_form_is_not_kept_however_sure_it_is(script: list[bytes]) -> None:
+    local = make_upstream(FakeEngine(script, name="local"), local=True)
+    done = await Executed(ask(), local, make_upstream(good()), draft=draft(0.01)).go()
+    assert done.text == "Hello, world!"
 
 
 async def test_of_a_draft_that_is_not_kept_no_byte_is_shown() -> None:
     local = FakeEngine([b"bad", b" bad", b" bad"], name="local")
     done = await Executed(
-        ask(), make_upstream(local, local=True), make_upstream(good()), draft=draft(accepted=False)
+        ask(), make_upstream(local, local=True), make_upstream(good()), draft=draft(NOT_KEPT)
     ).go()
     assert (done.text, done.notices()) == ("Hello, world!", ["rerouted"])
     assert done.outcomes == [("local", "rejected"), ("good", "ok")]
@@ -310,13 +321,13 @@ async def test_of_a_draft_that_is_not_kept_no_byte_is_shown() -> None:
 async def test_when_the_escalation_fails_the_local_engine_answers_after_all() -> None:
     local = good("local")
     done = await Executed(
-        ask(), make_upstream(local, local=True), make_upstream(broken()), draft=draft(accepted=False)
+        ask(), make_upstream(local, local=True), make_upstream(broken()), draft=draft(NOT_KEPT)
     ).go()
     assert done.text == "Hello, world!"
     assert done.outcomes == [("local", "rejected"), ("broken", "upstream_failed"), ("local", "ok")]
 
 
-# ------------------------------------------------------------------------------------------------------ hedges
+# ---------------------------------------------------------------------------------------------------- hedges
 
 
 def hedges(number: int) -> HedgeBudget:
@@ -366,12 +377,12 @@ def test_hedges_are_a_share_of_requests() -> None:
     assert taken == 50
 
 
-# ------------------------------------------------------------------------------------------------------- money
+# ----------------------------------------------------------------------------------------------------- money
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Iterator[Books]:
-    yield Books(lambda: Ledger(tmp_path / "edgecloud.db"))
+def books(tmp_path: Path) -> Books:
+    return Books(lambda: Ledger(tmp_path / "edgecloud.db"))
 
 
 DEAR = Price(prompt=10.0, cached=10.0, completion=1000.0)

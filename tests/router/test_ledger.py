@@ -237,7 +237,7 @@ def test_a_request_is_found_by_the_beginning_of_its_id_with_its_whole_story(ledg
     assert (story["id"], story["outcome"], len(story["attempts"])) == ("req-abcdef01", "ok", 2)
     assert ledger.decision("req-abcdef01") == {"mode": "balanced"}
     assert ledger.receipt("")["id"] == "req-abcdee02"
-    assert ledger.decision("") is None
+    assert ledger.decision("req-abcdee02") is None
     with pytest.raises(NotFound, match="2 requests"):
         ledger.receipt("abcde")
     with pytest.raises(NotFound, match="no request"):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from edgecloud.app.gateway import Gateway
 from edgecloud.engine import Embedder, Engine
 from edgecloud.errors import BadRequest, ModelNotFound
-from edgecloud.settings import Settings
+from edgecloud.settings import PoolEntry, Settings
 from edgecloud.types import EmbedResult, ModelCard
 
 from .fake_engine import FakeEngine
@@ -35,13 +35,19 @@ class FakeEmbedder:
 
 class FakeCatalog:
     """What a gateway needs of a catalog; the first engine is what `auto` means, `alias` another name for
-    it.
+    it. A pool's addresses are the engine of its name and those that its replicas' urls name.
     """
 
-    def __init__(self, engines: Sequence[Engine], embedder: Embedder | None = None) -> None:
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        embedder: Embedder | None = None,
+        pools: Sequence[PoolEntry] = (),
+    ) -> None:
         self.engines = {engine.name: engine for engine in engines}
         self.default = engines[0].name
         self.fake_embedder = embedder
+        self.pools = pools
 
     async def engine(self, name: str, *, listed_only: bool) -> Engine:
         name = self.default if name in ("auto", "alias") else name
@@ -65,6 +71,13 @@ class FakeCatalog:
         if self.fake_embedder is not None:
             cards.append(ModelCard(self.fake_embedder.name, "embedding"))
         return cards
+
+    def pool(self, name: str) -> PoolEntry | None:
+        name = self.default if name == "auto" else name
+        return next((entry for entry in self.pools if entry.name == name), None)
+
+    def replicas(self, entry: PoolEntry) -> list[Engine]:
+        return [self.engines[name] for name in (entry.name, *(each.url for each in entry.replicas))]
 
     def loaded(self) -> list[Engine]:
         return list(self.engines.values())

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgecloud.app.books import Books
 from edgecloud.app.candidates import Candidates
-from edgecloud.app.drafting import Draft
+from edgecloud.app.drafting import Drafting
 from edgecloud.app.execute import Execution
 from edgecloud.app.hedging import HedgeBudget
 from edgecloud.app.run import Run
@@ -49,7 +49,7 @@ class Executed:
         *upstreams: Upstream,
         books: Books | None = None,
         budget: BudgetSettings | None = None,
-        draft: Draft | None = None,
+        draft: Drafting | None = None,
         hedges: HedgeBudget | None = None,
         **router: Any,
     ) -> None:

@@ -1,0 +1,50 @@
+"""Why a request went where it went: for `edgecloud why`, `/route/explain` and dry runs alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edgecloud.wire.native import dump_record, load_record
+
+from ..router.decision import Decision
+from ..router.explain import explain
+
+if TYPE_CHECKING:
+    from ..router.ledger import Ledger
+    from .routing import Plan
+
+
+def plan_story(plan: Plan) -> dict[str, Any]:
+    """A plan that nobody has carried out."""
+    return {
+        "id": plan.facts.request_id,
+        "decision": dump_record(plan.decision),
+        "sentences": list(explain(plan.decision)),
+    }
+
+
+def request_story(ledger: Ledger, request_id: str, *, tenant: str | None = None) -> dict[str, Any]:
+    """A request that was answered or refused, with its decision if there was a choice. With a `tenant` only
+    that key's own. Raises `NotFound`.
+    """
+    story = ledger.receipt(request_id, tenant=tenant)
+    stored = ledger.decision(story["id"])
+    sentences: list[str] = []
+    if stored is None:
+        sentences.append("Only one engine was meant, so nothing was weighed.")
+    elif "refused" in stored:
+        sentences.append(f"It was refused: {stored['refused']}")
+    else:
+        sentences += explain(load_record(Decision, stored))
+    return {**story, "decision": stored, "sentences": [*sentences, *_attempts(story)]}
+
+
+def _attempts(story: dict[str, Any]) -> list[str]:
+    currency = story["receipt"]["currency"]
+    return [
+        f"Attempt {number}: {each['engine']}{' at ' + each['replica'] if each['replica'] else ''}, "
+        f"{each['outcome']} after {each['seconds']:.2f} s, {each['prompt_tokens']} + "
+        f"{each['completion_tokens']} tokens, {each['cost']:.6f} {currency}"
+        f"{' at least' if each['at_least'] else ''}."
+        for number, each in enumerate(story["attempts"], start=1)
+    ]

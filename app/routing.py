@@ -1,0 +1,177 @@
+"""Deciding where a request goes, and handing the decision over to be carried out.
+
+facts -> filter -> (wait for one that only rests) -> rank -> Execution
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from random import Random
+from typing import Any, NamedTuple
+
+from edgecloud.errors import StorageError
+from edgecloud.settings import Settings
+from edgecloud.types import ChatRequest
+from edgecloud.wire.native import dump_record
+
+from ..router.budgets import limits_of
+from ..router.decision import Allowed, Decision
+from ..router.facts import Facts
+from ..router.filter import filter as permit
+from ..router.priors import PriorQuality
+from ..router.quality import Quality
+from ..router.rank import rank
+from ..router.refusal import refusal, wait_s
+from ..router.world import Budget, World
+from .books import Books
+from .candidates import Candidates
+from .drafting import Drafting
+from .execute import Execution
+from .facts import facts_of
+from .hedging import HedgeBudget
+from .privacy import PrivacyDesk
+from .run import Run
+from .till import Till
+from .upstreams import Upstream
+from .warmth import Warmth, session_of
+from .world import Engines, Models
+
+
+class Plan(NamedTuple):
+    """What was decided, and what it was decided from."""
+
+    facts: Facts
+    world: World
+    allowed: Allowed
+    decision: Decision
+
+
+class Routing:
+    """The router of one gateway, and what it remembers between requests."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        models: Models,
+        books: Books | None,
+        *,
+        quality: Quality | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._settings = settings
+        self._models = models
+        self._books = books
+        self._quality = quality or PriorQuality()
+        self._random = random or Random()
+        self._hedges = HedgeBudget(settings.router.hedge)
+        self._warmth = Warmth()
+        self._privacy = PrivacyDesk(settings, books)
+        self.engines = Engines(settings, models, books)
+
+    async def plan(self, request: ChatRequest, *, wait: bool = True, left_s: float | None = None) -> Plan:
+        """Decide. Waits for an engine that comes back in time where all that is left only rest, unless not to
+        `wait`. Raises the refusal of an empty set.
+        """
+        upstreams = await self.engines.all()
+        privacy = await self._privacy.look_at(request)
+        began = time.monotonic()
+        while True:
+            spent_s = time.monotonic() - began
+            facts = facts_of(
+                request,
+                upstreams.values(),
+                privacy,
+                covers=self._covers(request.model),
+                left_s=None if left_s is None else max(0.0, left_s - spent_s),
+            )
+            world = await self._world(request, upstreams, facts)
+            allowed = permit(facts, world, self._settings)
+            if allowed.engines:
+                return Plan(facts, world, allowed, rank(facts, allowed, world, self._quality, self._settings))
+            rest_s = wait_s(facts, allowed, world, self._settings) if wait else None
+            if rest_s is None or (left_s is None and spent_s + rest_s > self._settings.router.wait_s):
+                raise refusal(facts, allowed, world)
+            await asyncio.sleep(rest_s)
+
+    async def execution(self, run: Run, plan: Plan, chat_id: str | None) -> Execution:
+        """Carry the plan out for a request of the chat. `run` learns what was decided."""
+        settings, decision = self._settings, plan.decision
+        upstreams = await self.engines.all()
+        chosen = [upstreams[candidate.engine] for candidate in decision.candidates]
+        self._hedges.earn()
+        run.mode = decision.mode
+        run.reason = decision.reason
+        run.currency = settings.budget.currency
+        run.decision = json.dumps(dump_record(decision))
+        run.limits = limits_of(settings.budget, run.created, chat_id=chat_id, tenant=run.request.tenant)
+        candidates = Candidates(
+            chosen,
+            {each.name: _expected_tokens(plan.facts, each.name) for each in chosen},
+            session=session_of(run.request),
+            most=settings.router.attempts,
+            random=self._random,
+        )
+        draft = None
+        if decision.cascade is not None:
+            draft = Drafting(decision.cascade, decision.chosen.p_ok)
+        till = Till(run, self._books, settings.budget)
+        return Execution(run, candidates, till, settings.router, self._hedges, draft)
+
+    def learned(self, run: Run) -> None:
+        """A request is over: remember who has its prefix, and keep what was learnt from time to time."""
+        if run.finished and run.tried:
+            name = run.tried[-1].engine
+            tokens = run.usage.prompt_tokens + run.usage.completion_tokens
+            self._warmth.note(session_of(run.request), name, tokens)
+            self.engines.learn_context(name)
+        self.engines.keep()
+
+    async def states(self) -> list[dict[str, Any]]:
+        """Every engine with the state of its addresses, for operators."""
+        upstreams = await self.engines.all()
+        return [upstream.report() for upstream in upstreams.values()]
+
+    async def aclose(self) -> None:
+        await self.engines.aclose()
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    def _covers(self, model: str) -> tuple[str, ...] | None:
+        """The engines that a model name means: all for `auto`, unless the config says which pool that is."""
+        entry = self._models.pool(model)
+        if entry is not None:
+            return (entry.name,)
+        return None if model == "auto" else (model,)
+
+    async def _world(self, request: ChatRequest, upstreams: dict[str, Upstream], facts: Facts) -> World:
+        settings, now = self._settings, time.time()
+        session, tokens = session_of(request), facts.estimated_tokens
+        return World(
+            now=now,
+            engines=tuple(
+                upstream.view(now, self._warmth.tokens(session, upstream.name, tokens))
+                for upstream in upstreams.values()
+            ),
+            budgets=await self._budgets(request, now),
+            currency=settings.budget.currency,
+            rates=settings.budget.rates,
+        )
+
+    async def _budgets(self, request: ChatRequest, now: float) -> tuple[Budget, ...]:
+        settings = self._settings.budget
+        if not settings.is_limited or self._books is None:
+            return ()
+        limits = limits_of(settings, now, chat_id=request.chat_id, tenant=request.tenant)
+        try:
+            sums = await self._books.do(lambda ledger: ledger.sums(limits))
+        except StorageError:
+            # Whoever wants money is told by the till that nobody knows what is left.
+            return ()
+        views = (limit.view(*each) for limit, each in zip(limits, sums, strict=True))
+        return tuple(view for view in views if view is not None)
+
+
+def _expected_tokens(facts: Facts, engine: str) -> int:
+    return facts.prompt_tokens(engine) + round(facts.output_tokens.p50) * facts.num_choices

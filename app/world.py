@@ -1,0 +1,139 @@
+"""The router's world as this process has it: the engines of the config with what was learnt of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from edgecloud.engine import Engine
+from edgecloud.errors import EdgeCloudError, StorageError
+from edgecloud.settings import PoolEntry, Settings
+
+from .books import Books
+from .upstreams import IN_PROCESS, Deployment, Upstream, remote_upstream
+
+log = logging.getLogger(__name__)
+
+KEEP_EVERY_S = 30.0
+"""How often what was learnt is written down while requests come."""
+
+
+class Models(Protocol):
+    """What is needed of a catalog."""
+
+    async def engine(self, name: str, *, listed_only: bool) -> Engine: ...
+    def pool(self, name: str) -> PoolEntry | None: ...
+    def replicas(self, entry: PoolEntry) -> list[Engine]: ...
+
+
+class Engines:
+    """Every engine that `auto` may mean: the pools, and the local default model. Made at the first request,
+    with what earlier processes learnt.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        models: Models,
+        books: Books | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._models = models
+        self._books = books
+        self._clock = clock
+        self._upstreams: dict[str, Upstream] | None = None
+        self._lock = asyncio.Lock()
+        self._kept_at = clock()
+        self._asides: set[asyncio.Task[None]] = set()
+
+    async def all(self) -> dict[str, Upstream]:
+        """The engines by name, the local one first."""
+        async with self._lock:
+            if self._upstreams is None:
+                upstreams = {each.name: each for each in await self._build()}
+                await self._restore(upstreams)
+                self._upstreams = upstreams
+        return self._upstreams
+
+    def learn_context(self, name: str) -> None:
+        """Ask an engine that has just answered, aside, how much context it has."""
+        upstream = (self._upstreams or {}).get(name)
+        if upstream is not None and not upstream.context_known and not self._asides:
+            task = asyncio.create_task(_learn_context(upstream))
+            self._asides.add(task)
+            task.add_done_callback(self._asides.discard)
+
+    def keep(self, *, now: bool = False) -> None:
+        """Write down what was learnt, at most every half minute unless `now`."""
+        moment = self._clock()
+        if self._upstreams is None or self._books is None:
+            return
+        if now or moment - self._kept_at >= KEEP_EVERY_S:
+            self._kept_at = moment
+            self._books.keep_engines({name: each.state() for name, each in self._upstreams.items()})
+
+    async def aclose(self) -> None:
+        """Keep what was learnt; end what is still being asked aside."""
+        for task in self._asides:
+            task.cancel()
+        await asyncio.gather(*self._asides, return_exceptions=True)
+        self.keep(now=True)
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    async def _build(self) -> list[Upstream]:
+        settings = self._settings
+        found = []
+        if self._models.pool("auto") is None:
+            found.append(await self._local(settings.model))
+        for entry in settings.pool:
+            engines = self._models.replicas(entry)
+            urls = [(entry.url, entry.weight), *((each.url, each.weight) for each in entry.replicas)]
+            deployments = [
+                Deployment(urlsplit(url).netloc or url, engine, weight)
+                for engine, (url, weight) in zip(engines, urls, strict=True)
+            ]
+            found.append(remote_upstream(entry, deployments, settings.budget, self._clock))
+        return found
+
+    async def _local(self, name: str) -> Upstream:
+        """The model of this machine. Its header is read, its weights are not loaded."""
+        engine = await self._models.engine(name, listed_only=False)
+        info = getattr(engine, "info", None)
+        parameters = info.n_params / 1e9 if info is not None and info.n_params else None
+        return Upstream(
+            name,
+            engine.name,
+            "local",
+            [Deployment(IN_PROCESS, engine)],
+            local=engine.local,
+            parameters=parameters,
+            capabilities=await engine.capabilities(),
+            clock=self._clock,
+        )
+
+    async def _restore(self, upstreams: dict[str, Upstream]) -> None:
+        if self._books is None:
+            return
+        try:
+            kept: dict[str, tuple[float, Any]] = await self._books.do(lambda ledger: ledger.engines())
+        except StorageError:
+            return  # logged by the books; what was learnt is learnt again
+        for name, (updated, state) in kept.items():
+            if name in upstreams:
+                upstreams[name].restore(state, time.time() - updated)
+
+
+async def _learn_context(upstream: Upstream) -> None:
+    for deployment in upstream.deployments:
+        try:
+            upstream.learn_context((await deployment.engine.capabilities()).context)
+        except EdgeCloudError as error:
+            log.debug("%s did not tell its context: %s", upstream.name, error.message)
+        if upstream.context_known:
+            return

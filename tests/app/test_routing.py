@@ -1,0 +1,313 @@
+"""The gateway with pools: who is asked, who never is, what is told and what is written down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from edgecloud.app.books import Books
+from edgecloud.app.gateway import Gateway
+from edgecloud.errors import (
+    BadRequest,
+    BudgetExceeded,
+    ContextLengthExceeded,
+    EdgeCloudError,
+    NoPermittedRoute,
+    Overloaded,
+    UpstreamError,
+)
+from edgecloud.router.budgets import limits_of
+from edgecloud.router.ledger import Ledger
+from edgecloud.settings import PoolEntry, Settings
+from edgecloud.types import (
+    ChatRequest,
+    Event,
+    Finish,
+    Message,
+    Notice,
+    Receipt,
+    Start,
+    TextDelta,
+)
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_gateway import FakeCatalog
+
+
+def ask(text: str = "hi", **fields: Any) -> ChatRequest:
+    return ChatRequest(messages=(Message("user", text),), **fields)
+
+
+def entry(name: str, **fields: Any) -> PoolEntry:
+    return PoolEntry(name=name, url=f"http://{name}:8000/v1", model=f"{name}-70b", **fields)
+
+
+class House:
+    """A gateway over a local engine and pools, with a ledger."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *pools: tuple[PoolEntry, FakeEngine],
+        local: FakeEngine | None = None,
+        **settings: Any,
+    ) -> None:
+        self.local = local or FakeEngine([b"local"], name="small")
+        self.engines = {entry.name: engine for entry, engine in pools}
+        entries = tuple(entry for entry, _ in pools)
+        self.settings = Settings(model="small", pool=entries, **settings)
+        catalog = FakeCatalog([self.local, *self.engines.values()], pools=entries)
+        self.path = folder / "edgecloud.db"
+        self.books = Books(lambda: Ledger(self.path, busy_s=0.2))
+        self.gateway = Gateway(self.settings, catalog, books=self.books)
+
+    async def ask(self, request: ChatRequest) -> list[Event]:
+        return [event async for event in self.gateway.chat(request)]
+
+    async def answer(self, request: ChatRequest) -> tuple[str, Receipt]:
+        events = await self.ask(request)
+        finish = events[-1]
+        assert isinstance(finish, Finish)
+        return "".join(event.text for event in events if isinstance(event, TextDelta)), finish.receipt
+
+    async def close(self) -> Ledger:
+        """The ledger, once everything is written."""
+        await self.gateway.aclose()
+        return Ledger(self.path)
+
+
+def pool(name: str = "big", engine: FakeEngine | None = None, **fields: Any) -> tuple[PoolEntry, FakeEngine]:
+    engine = engine or FakeEngine([b"pool"], name=name, local=fields.get("local", False))
+    return entry(name, **fields), engine
+
+
+def money_of(ledger: Ledger, house: House) -> tuple[int, int]:
+    """What is spent and reserved today, in nano."""
+    limits = limits_of(house.settings.budget, time.time(), chat_id=None, tenant=None)
+    return ledger.sums(limits)[0]
+
+
+async def test_a_name_means_that_engine_and_no_other(tmp_path: Path) -> None:
+    down = FakeEngine(name="big", local=False, refuse=UpstreamError("It is down."))
+    house = House(tmp_path, pool(engine=down), pool("other"))
+    with pytest.raises(UpstreamError):
+        await house.ask(ask(model="big"))
+    assert house.local.requests == house.engines["other"].requests == []
+    text, receipt = await house.answer(ask(model="small"))
+    assert (text, receipt.reason) == ("local", "asked for by name")
+    await house.close()
+
+
+@pytest.mark.parametrize(("mode", "text"), [("local", "local"), ("pool", "pool"), ("quality", "pool")])
+async def test_the_mode_of_a_request_decides(tmp_path: Path, mode: str, text: str) -> None:
+    house = House(tmp_path, pool(), router={"cascade": False})
+    answer, receipt = await house.answer(ask(mode=mode))
+    assert (answer, receipt.mode) == (text, mode)
+    await house.close()
+
+
+async def test_receipt_ledger_and_decision_tell_one_story(tmp_path: Path) -> None:
+    down = FakeEngine(name="big", local=False, refuse=UpstreamError("It is down."))
+    house = House(tmp_path, pool(engine=down), pool("dear", price_in=1.0, price_out=1000.0))
+    events = await house.ask(ask("one two three", mode="pool", door="ask", tenant="abc"))
+    finish, start = events[-1], events[0]
+    assert isinstance(finish, Finish)
+    assert isinstance(start, Start)
+    assert (start.id, start.reason, start.engine) == (finish.receipt.id, finish.receipt.reason, "dear")
+    receipt = finish.receipt
+    outcomes = [(each.engine, each.outcome) for each in receipt.attempts]
+    assert outcomes == [("big", "upstream_failed"), ("dear", "ok")]
+    assert receipt.cost == pytest.approx((4 * 1.0 + 1 * 1000.0) / 1e6)
+    notices = [event for event in events if isinstance(event, Notice)]
+    assert [notice.kind for notice in notices] == ["rerouted"]
+    ledger = await house.close()
+    line = ledger.receipt(receipt.id)
+    assert (line["cost"], line["outcome"], line["tenant"]) == (pytest.approx(receipt.cost), "ok", "abc")
+    assert line["receipt"]["attempts"] == [
+        {"engine": each.engine, "outcome": each.outcome, "seconds": each.seconds} for each in receipt.attempts
+    ]
+    assert [each["engine"] for each in line["attempts"]] == ["big", "dear"]
+    decision = ledger.decision(receipt.id)
+    assert decision is not None
+    assert [each["engine"] for each in decision["candidates"]] == ["big", "dear"]
+    assert "three" not in json.dumps(decision), "no text in the ledger"
+
+
+# cases: R38
+@pytest.mark.parametrize("fields", [{"private": True}, {"offline": True}, {"mode": "local"}])
+async def test_what_must_stay_here_stays_here_whatever_fails(tmp_path: Path, fields: dict[str, Any]) -> None:
+    local = FakeEngine(name="small", fail_at=0, error=EdgeCloudError("It crashed."))
+    house = House(tmp_path, pool(), local=local)
+    with pytest.raises(EdgeCloudError, match="crashed"):
+        await house.ask(ask(**fields))
+    with pytest.raises(NoPermittedRoute):
+        await house.ask(ask(model="big", **fields))
+    assert house.engines["big"].requests == []
+    await house.close()
+
+
+async def test_a_pool_of_this_machine_may_see_everything(tmp_path: Path) -> None:
+    house = House(tmp_path, pool(local=True))
+    text, _ = await house.answer(ask(model="big", private=True, offline=True))
+    assert text == "pool"
+    await house.close()
+
+
+async def test_without_pools_no_router_is_loaded(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    text, receipt = await house.answer(ask())
+    assert (text, receipt.reason, house.gateway._routing) == ("local", "the default model", None)
+    ledger = await house.close()
+    assert ledger.receipt(receipt.id)["outcome"] == "ok"
+
+
+async def test_a_refused_request_is_in_the_ledger_with_its_reason(tmp_path: Path) -> None:
+    house = House(tmp_path, pool())
+    request = ask(model="big", private=True)
+    with pytest.raises(NoPermittedRoute) as caught:
+        await house.ask(request)
+    ledger = await house.close()
+    assert ledger.receipt(request.id)["outcome"] == "no_permitted_route"
+    assert ledger.decision(request.id) == {"refused": caught.value.message}
+
+
+# cases: R27
+async def test_of_many_at_once_no_more_are_sent_than_the_budget_pays(tmp_path: Path) -> None:
+    engine = FakeEngine([b"x"], name="big", local=False, prefill_s=0.05)
+    budget = {"per_day": 3.5, "answer_tokens": 1000}
+    house = House(tmp_path, pool(engine=engine, price_out=1000.0), budget=budget)
+    asked = [house.answer(ask(model="big")) for _ in range(20)]
+    results = await asyncio.gather(*asked, return_exceptions=True)
+    assert len(engine.requests) == 3
+    assert sum(isinstance(result, BudgetExceeded) for result in results) == 17
+    ledger = await house.close()
+    assert money_of(ledger, house) == (3 * 1_000_000, 0)
+
+
+async def test_a_request_that_nobody_can_pay_is_402_and_local_answers_for_auto(tmp_path: Path) -> None:
+    house = House(tmp_path, pool(price_out=1000.0), budget={"per_day": 0.0})
+    with pytest.raises(BudgetExceeded) as caught:
+        await house.ask(ask(model="big"))
+    assert (caught.value.status, caught.value.exit_code) == (402, 4)
+    text, _ = await house.answer(ask(mode="quality"))
+    assert text == "local"
+    await house.close()
+
+
+async def test_a_cancelled_request_settles_what_it_used(tmp_path: Path) -> None:
+    engine = FakeEngine([b"a", b"b", b"c"], name="big", local=False, hang_at=2)
+    house = House(tmp_path, pool(engine=engine, price_out=1000.0), budget={"per_day": 100.0})
+    request = ask(model="big")
+    stream = house.gateway.chat(request)
+    async for event in stream:
+        if isinstance(event, TextDelta) and event.text == "b":
+            break
+    await stream.aclose()
+    ledger = await house.close()
+    line = ledger.receipt(request.id)
+    assert (line["outcome"], line["cost"]) == ("interrupted", pytest.approx(2 * 1000 / 1e6))
+    assert line["attempts"][0]["at_least"]
+    assert money_of(ledger, house) == (2_000_000, 0)
+
+
+async def test_what_was_learnt_of_engines_is_there_for_the_next_process(tmp_path: Path) -> None:
+    down = FakeEngine(name="big", local=False, refuse=Overloaded("Busy.", retry_after=50))
+    house = House(tmp_path, pool(engine=down))
+    await house.answer(ask(mode="quality"))
+    await house.close()
+    fresh = House(tmp_path, pool())
+    text, _ = await fresh.answer(ask(mode="quality"))
+    assert text == "local", "the pool still rests"
+    assert fresh.engines["big"].requests == []
+    await fresh.close()
+
+
+# cases: R36
+async def test_the_turns_of_one_conversation_stay_at_one_address(tmp_path: Path) -> None:
+    urls = ("b", "c", "d")
+    big = entry("big", replicas=[{"url": url} for url in urls])
+    engines = [FakeEngine([b"x"], name=name, local=False) for name in ("big", *urls)]
+    house = House(tmp_path, (big, engines[0]))
+    house.gateway.catalog.engines.update({engine.name: engine for engine in engines})  # type: ignore[attr-defined]
+    turns: list[Message] = []
+    for number in range(20):
+        turns += [Message("user", f"turn {number}")]
+        await house.answer(ChatRequest(messages=tuple(turns), model="big", door="http"))
+        turns += [Message("assistant", "x")]
+    assert sorted(len(engine.requests) for engine in engines) == [0, 0, 0, 20]
+    await house.close()
+
+
+async def test_a_ledger_that_cannot_be_used_costs_nobody_an_answer(tmp_path: Path) -> None:
+    (tmp_path / "edgecloud.db").mkdir()
+    house = House(tmp_path, pool())
+    text, _ = await house.answer(ask(mode="pool"))
+    assert text == "pool"
+    await house.gateway.aclose()
+
+
+FAULTS: list[EdgeCloudError] = [
+    UpstreamError("It fell over."),
+    UpstreamError("The upstream refused our key (401).", upstream_status=401),
+    Overloaded("Busy.", retry_after=0.01),
+    ContextLengthExceeded(10, 5),
+    BadRequest("The upstream refused the request."),
+]
+
+
+class Moody(FakeEngine):
+    """Does what its script says next: answers, refuses, or breaks off after some tokens."""
+
+    def __init__(self, name: str, local: bool, moods: list[tuple[int, int]]) -> None:
+        super().__init__([b"a", b"b", b"c"], name=name, local=local)
+        self.moods = moods
+
+    async def generate(self, request: ChatRequest):  # type: ignore[no-untyped-def]
+        kind, place = self.moods.pop(0) if self.moods else (-1, 0)
+        self.refuse = FAULTS[kind] if kind >= 0 and place == 0 else None
+        self.fail_at, self.error = (place, FAULTS[kind]) if kind >= 0 and place > 0 else (None, self.error)
+        async for event in super().generate(request):
+            yield event
+
+
+MOODS = st.lists(st.tuples(st.integers(-1, len(FAULTS) - 1), st.integers(0, 2)), max_size=6)
+FORBIDDEN = st.sampled_from([{"private": True}, {"offline": True}, {"mode": "local"}])
+
+
+# cases: R38 R40
+@hypothesis_settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(MOODS, MOODS, MOODS, FORBIDDEN, st.booleans())
+async def test_no_sequence_of_failures_sends_a_byte_to_an_engine_that_is_not_allowed(
+    tmp_path_factory: pytest.TempPathFactory,
+    here: list[tuple[int, int]],
+    near: list[tuple[int, int]],
+    far: list[tuple[int, int]],
+    fields: dict[str, Any],
+    goes_on: bool,
+) -> None:
+    engines = {name: Moody(name, name != "far", moods) for name, moods in (("near", near), ("far", far))}
+    house = House(
+        tmp_path_factory.mktemp("house"),
+        (entry("near", local=True), engines["near"]),
+        (entry("far", price_out=1.0), engines["far"]),
+        local=Moody("small", True, here),
+        router={"continue_elsewhere": goes_on, "hedge": 0.2, "wait_s": 0.1},
+        budget={"per_day": 1.0},
+    )
+    for _ in range(3):
+        with contextlib.suppress(EdgeCloudError):
+            await house.ask(ask(**fields))
+    assert engines["far"].requests == []
+    upstreams = await house.gateway.routing.engines.all()
+    assert [each.outstanding[d.name] for each in upstreams.values() for d in each.deployments] == [0, 0, 0]
+    ledger = await house.close()
+    assert money_of(ledger, house) == (0, 0)
+    ledger.close()
