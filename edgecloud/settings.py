@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -412,7 +413,7 @@ def set_value(key: str, value: object, *, check: Callable[[Settings], None] | No
     field = _field(parts)
     if field is None:
         raise _unknown(parts, "`config set`")
-    shown = "…" if _is_secret(parts) else str(value)[:80]
+    shown = "…" if _is_secret(parts) else shlex.quote(str(value)[:80])
     typed = Assignment(parts, value, "flag", f"`edgecloud config set {key} {shown}`")
     if isinstance(value, str):
         value = _from_text(field, value, typed)

@@ -259,7 +259,12 @@ def test_the_first_value_makes_a_private_file(config: Path) -> None:
             "server.port must be less than or equal to 65535, not 70000: "
             "change it in `edgecloud config set server.port 70000`.",
         ),
-        ("server.host", "", "server.host must be an address like 127.0.0.1, or several with commas, not ''"),
+        (
+            "server.host",
+            "",
+            "server.host must be an address like 127.0.0.1, or several with commas, not '': "
+            "change it in `edgecloud config set server.host ''`.",
+        ),
         ("server.host", "http://0.0.0.0", "server.host must be an address"),
         ("server.host", "::1, ", "server.host must be an address"),
         ("model", "", "model must have at least 1 character, not ''"),
