@@ -15,7 +15,7 @@ from .fields import Fields, plain, text
 
 
 def constraint(body: Fields) -> Constraint | None:
-    """At most one of them all; never silently none when something was asked for."""
+    """At most one of them all, by however many names; never silently none when one was asked for."""
     found = [
         response_format(body, "response_format"),
         _schema(body, "json_schema"),
@@ -25,7 +25,7 @@ def constraint(body: Fields) -> Constraint | None:
         *_guided(body, "guided_"),
         *_structured_outputs(body),
     ]
-    asked = [limit for limit in found if limit is not None]
+    asked = list(dict.fromkeys(limit for limit in found if limit is not None))
     if len(asked) > 1:
         raise BadRequest(
             "Only one of response_format, json_schema, grammar, regex and the like can hold the answer.",

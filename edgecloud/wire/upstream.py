@@ -314,9 +314,9 @@ def encode_common(request: ChatRequest, model: str, stream: bool) -> dict[str, A
             schema = {"name": "answer", "strict": True, "schema": json.loads(source)}
             fields["response_format"] = {"type": "json_schema", "json_schema": schema}
         case Constraint("grammar", source):
-            fields["grammar"] = source
+            # llama.cpp's name, SGLang's and vLLM's: who knows none of them would answer with anything.
+            fields |= {"grammar": source, "ebnf": source, "structured_outputs": {"grammar": source}}
         case Constraint("regex", source):
-            # SGLang's name and vLLM's.
             fields |= {"regex": source, "structured_outputs": {"regex": source}}
     return {
         "model": model,

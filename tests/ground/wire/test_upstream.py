@@ -45,6 +45,8 @@ from edgecloud.types import (
 )
 from edgecloud.wire import openai_chat, openai_completions
 from edgecloud.wire.common import StreamOptions
+from edgecloud.wire.constraints import constraint
+from edgecloud.wire.fields import Fields
 from edgecloud.wire.upstream import MAX_QUOTE, decode_error
 
 from .answers import CREATED, PATIENT, json_values, mutate, text_answer, thinking_answer, tool_answer
@@ -135,7 +137,12 @@ def test_each_constraint_is_sent_in_a_form_that_servers_know() -> None:
         return openai_chat.encode(request, "m", stream=False)
 
     assert sent(Constraint("json"))["response_format"] == {"type": "json_object"}
-    assert sent(Constraint("grammar", "root ::= x"))["grammar"] == "root ::= x"
+    for limit in (Constraint("grammar", "root ::= x"), Constraint("regex", "a+")):
+        body = sent(limit)
+        assert body["structured_outputs"] == {limit.kind: limit.source}
+        assert body["grammar" if limit.kind == "grammar" else "regex"] == limit.source
+        # A server of ours reads it as the one thing that it is.
+        assert constraint(Fields(body)) == limit
     schema = {"name": "answer", "strict": True, "schema": {"a": 1}}
     expected = {"type": "json_schema", "json_schema": schema}
     assert sent(Constraint("schema", '{"a":1}'))["response_format"] == expected
