@@ -3,11 +3,11 @@
 The gateway's side, in the order of one request:
 
     key = key_of(request, ...)                       which tiers may serve it; needs no vector
-    found = cache.lookup(key, vector, answerers, fresh=request.fresh)
+    found = cache.lookup(key, embedded, answerers, fresh=request.fresh)
     if found.hit:  replay found.hit.events           a whole stream: Start, deltas, ChoiceDone, Done
-    else:          generate, then cache.store(key, vector, answer, near=found.near)
+    else:          generate, then cache.store(key, embedded, answer, near=found.near)
 
-`vector` is None where there is no embedder, or `key.partition` is None: then only the exact tier works.
+`embedded` is None where there is no embedder, or `key.partition` is None: then only the exact tier works.
 `answerers` name who may answer this request (the allowed set): a string is equal only where the same engine,
 model and file would answer.
 """
@@ -50,6 +50,13 @@ class Key:
         return self.exact is not None or self.partition is not None
 
 
+class Embedded(NamedTuple):
+    """A prompt's unit vector (float32), and what made it: another fingerprint is another space."""
+
+    vector: Vector
+    fingerprint: str
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One complete answer as it streamed: `Start` … `Done`. `seconds` and `cost` are what a hit saves."""
@@ -82,15 +89,16 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """The nearest kept answer that was not served: what the fresh answer is compared with, to learn from.
+    """The kept answer most like to serve that was not served: what the fresh answer is compared with.
 
-    `probability` is the shipped model's, before what was learned here. `withheld` marks one that would have
-    been served: an audit, or a `fresh` request. `weight` is how many lookups it speaks for.
+    `lookup` is the number by which it is taught. `withheld` marks one that would have been served: an audit,
+    or a `fresh` request. `answer` is its text.
     """
 
+    lookup: int
     entry_id: str
+    similarity: float
     probability: float
-    weight: float
     withheld: bool
     answer: str
 
@@ -123,10 +131,19 @@ class Entry(NamedTuple):
     chat_id: str | None
 
 
-class Stats(NamedTuple):
-    """The cache in numbers; rates are of the lookups since the statistics began.
+class Removal(NamedTuple):
+    """`purged` is False while another process keeps old pages readable."""
 
-    `wrong_per_100` is the estimate of wrong answers served in 100 requests with its 90 % interval.
+    num_answers: int
+    purged: bool
+
+
+class Stats(NamedTuple):
+    """The cache in numbers, since it was last cleared.
+
+    `audits` are hits drawn by lot whose answer was computed after all and compared. `wrong_per_100` is the
+    expected number of wrong answers in 100 requests, with the limits of its 80 % interval; `threshold` the
+    probability from which on a similar prompt is answered.
     """
 
     entries: int

@@ -1,0 +1,306 @@
+"""The answer cache: exact first, then semantic, over one `cache.db`.
+
+Synchronous, for one thread at a time; time and luck come in as arguments. Every method may raise
+`StorageError`, and then the request goes on as if there were no cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import random
+
+from edgecloud.storage import open_or_rebuild, storage_errors, transaction, truncate_wal
+
+from . import experience, store
+from .agreement import agree
+from .control import AUDIT_RATE, Policy
+from .experience import Domain
+from .index import encode
+from .reading import read
+from .records import Answer, Embedded, Entry, Found, Hit, Key, Near, Removal, Stats, Tier, text_of
+from .replay import worth_keeping
+from .same import Judgement, SameAnswer, shipped
+from .spaces import Spaces
+from .tables import MIGRATIONS
+
+NUM_CANDIDATES = 8
+"""Of the nearest so many are read word by word."""
+
+BUSY_S = 1.0
+"""How long another process's transaction is waited for: an answer is waiting too."""
+
+_TRIM_EVERY = 64
+_COUNTERS = ("lookups", "exact", "semantic", "seconds", "cost", "blamed")
+
+
+class AnswerCache:
+    """Kept answers in one database file.
+
+    `max_wrong_per_100` is the bound on wrong answers in 100 requests; `limit_bytes` that on all entries.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_wrong_per_100: float = 1.0,
+        limit_bytes: int = 256 * 2**20,
+        model: SameAnswer | None = None,
+        clock: Callable[[], float] = time.time,
+        draw: Callable[[], float] = random,
+    ) -> None:
+        self._name = path.name
+        self._bound = max_wrong_per_100
+        self._limit_bytes = limit_bytes
+        self._model = model or shipped()
+        self._clock = clock
+        self._draw = draw
+        self._connection = open_or_rebuild(path, MIGRATIONS, busy_s=BUSY_S)
+        self._spaces = Spaces(self._connection)
+        self._num_stored = 0
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # ------------------------------------------------------------------------------------------- requests
+
+    def lookup(
+        self, key: Key, embedded: Embedded | None, answerers: Collection[str], *, fresh: bool = False
+    ) -> Found:
+        """An answer that may serve this request, or the nearest one that may not.
+
+        `answerers` are those that may answer it. A `fresh` request is never served; the answer that it gets
+        teaches whether it should have been.
+        """
+        if not key.is_cached or not answerers:
+            return Found()
+        now = self._clock()
+        with self._writing() as connection:
+            store.add(connection, "lookups", 1)
+            if key.exact is not None and not fresh:
+                row = store.find_exact(connection, key, answerers, now)
+                if row is not None:
+                    return Found(hit=self._hit(connection, row, "exact", 1.0, 1.0, now))
+            partition = _in_space(key, embedded)
+            if partition is None or embedded is None:
+                return Found()
+            return self._similar(connection, key, partition, embedded, answerers, now, fresh=fresh)
+
+    def store(
+        self,
+        key: Key,
+        embedded: Embedded | None,
+        answer: Answer,
+        *,
+        near: Near | None = None,
+        cosine: float | None = None,
+    ) -> tuple[str | None, str]:
+        """Keep a computed answer and learn from it; its id, or None with the reason.
+
+        `near` is what the lookup gave; `cosine` that of the two answers' vectors, if somebody embedded them.
+        """
+        now = self._clock()
+        reason = worth_keeping(answer.events)
+        if reason:
+            return None, reason
+        if near is not None:
+            self._learn(near, text_of(answer.events), cosine)
+        if not key.is_cached:
+            return None, key.reason
+        partition = _in_space(key, embedded)
+        if key.exact is None and partition is None:
+            return None, "there is no embedder"
+        vector = embedded.vector if embedded is not None and partition is not None else None
+        with self._writing() as connection:
+            entry_id = store.keep(connection, key, partition, vector, answer, now)
+            if self._num_stored % _TRIM_EVERY == 0:
+                store.trim(connection, self._limit_bytes, now)
+        self._num_stored += 1
+        return entry_id, ""
+
+    # ---------------------------------------------------------------------------------------- by a person
+
+    def forget(self, entry_id: str) -> Removal:
+        """Delete one entry, from the free pages and the log too."""
+        return self._remove("id = ?", entry_id)
+
+    def blame(self, entry_id: str) -> bool:
+        """A person says that this answer was wrong: it is served no more, and the bound learns of it."""
+        with self._writing() as connection:
+            experience.blame(connection, entry_id)
+            blocked = connection.execute("UPDATE answers SET blocked = 1 WHERE id = ?", (entry_id,)).rowcount
+            store.add(connection, "blamed", blocked)
+        return bool(blocked)
+
+    def delete_chat(self, chat_id: str) -> Removal:
+        """Delete what was derived from a chat and belongs to no other."""
+        with self._writing() as connection:
+            numbers = connection.execute("SELECT number FROM owners WHERE chat_id = ?", (chat_id,)).fetchall()
+            connection.execute("DELETE FROM owners WHERE chat_id = ?", (chat_id,))
+            orphans = [
+                number
+                for (number,) in numbers
+                if not connection.execute("SELECT 1 FROM owners WHERE number = ?", (number,)).fetchone()
+            ]
+            removed = store.remove(connection, orphans)
+        return Removal(removed, self._purge())
+
+    def clear(self) -> Removal:
+        """Delete every answer and all that was learned."""
+        with self._writing() as connection:
+            connection.execute("DELETE FROM lookups")
+            connection.execute("DELETE FROM policies")
+            connection.execute("DELETE FROM counters WHERE name != ?", (store.REMOVED,))
+        return self._remove("1")
+
+    def entries(self, limit: int = 50, offset: int = 0) -> list[Entry]:
+        """Kept answers, the newest first."""
+        with self._reading() as connection:
+            return store.entries(connection, limit, offset)
+
+    def resolve(self, name: str) -> list[Entry]:
+        """Entries that an id or the beginning of one names."""
+        with self._reading() as connection:
+            return store.resolve(connection, name)
+
+    def stats(self, scope: str = "user") -> Stats:
+        """The cache in numbers; the estimate and the threshold are those of one scope."""
+        with self._reading() as connection:
+            entries, size = connection.execute(
+                "SELECT count(*), coalesce(sum(bytes), 0) FROM answers"
+            ).fetchone()
+            audits, wrong = connection.execute(
+                """SELECT count(*), coalesce(sum(1 - same), 0) FROM lookups
+                   WHERE audited = 1 AND same IS NOT NULL"""
+            ).fetchone()
+            policy = experience.latest(connection, scope)
+            counted = {name: store.count(connection, name) for name in _COUNTERS}
+        return Stats(
+            entries,
+            size,
+            int(counted["lookups"]),
+            int(counted["exact"]),
+            int(counted["semantic"]),
+            counted["seconds"],
+            counted["cost"],
+            audits,
+            wrong,
+            int(counted["blamed"]),
+            policy.wrong_per_100,
+            policy.threshold,
+            policy.off_because,
+        )
+
+    # -------------------------------------------------------------------------------------------- inside
+
+    def _similar(
+        self,
+        connection: sqlite3.Connection,
+        key: Key,
+        partition: bytes,
+        embedded: Embedded,
+        answerers: Collection[str],
+        now: float,
+        *,
+        fresh: bool,
+    ) -> Found:
+        domain = Domain(key.scope, embedded.fingerprint, self._model.knows(embedded.fingerprint))
+        policy = experience.policy_of(connection, domain, self._bound)
+        code = encode(embedded.vector)
+        numbers = self._spaces.table(partition, len(code)).nearest(code)
+        candidates = store.find_near(
+            connection, numbers, embedded.vector, key, answerers, now, NUM_CANDIDATES
+        )
+        best = self._best(key.text, candidates, policy)
+        if best is None:
+            experience.note(connection, domain, None, -math.inf, "")
+            return Found()
+        candidate, judged, probability = best
+        row = candidate.row
+        would_serve = policy.serves(judged.logit, judged.suspicion)
+        # Of hits drawn by lot the answer is computed after all: the only look at what is served.
+        audited = would_serve and not fresh and self._draw() < AUDIT_RATE
+        served = would_serve and not fresh and not audited
+        lookup = experience.note(
+            connection, domain, row.id, judged.logit, judged.suspicion, served=served, audited=audited
+        )
+        if served:
+            return Found(hit=self._hit(connection, row, "semantic", candidate.cosine, probability, now))
+        answer = text_of(store.events_of(row))
+        return Found(near=Near(lookup, row.id, candidate.cosine, probability, would_serve, answer))
+
+    def _best(
+        self, text: str, candidates: list[store.Candidate], policy: Policy
+    ) -> tuple[store.Candidate, Judgement, float] | None:
+        """The candidate most likely to have the same answer, of those that nothing forbids."""
+        asked = read(text)
+        best = None
+        for candidate in candidates:
+            row = candidate.row
+            judged = self._model.judge(
+                asked, read(row.prompt), candidate.cosine, confirmed=row.confirmed, denied=row.denied
+            )
+            if judged.veto:
+                continue
+            probability = policy.probability(judged.logit, judged.suspicion)
+            if best is None or probability > best[2]:
+                best = candidate, judged, probability
+        return best
+
+    def _learn(self, near: Near, text: str, cosine: float | None) -> None:
+        same = agree(near.answer, text, cosine)
+        if same is None:
+            return
+        with self._writing() as connection:
+            experience.teach(connection, near.lookup, near.entry_id, same=same)
+
+    def _hit(
+        self,
+        connection: sqlite3.Connection,
+        row: store.Row,
+        tier: Tier,
+        similarity: float,
+        probability: float,
+        now: float,
+    ) -> Hit:
+        # A hit is no new answer: what it was created at and when it expires stay as they are.
+        connection.execute("UPDATE answers SET hits = hits + 1, used = ? WHERE number = ?", (now, row.number))
+        for name, amount in ((tier, 1.0), ("seconds", row.seconds), ("cost", row.cost)):
+            store.add(connection, name, amount)
+        return Hit(
+            row.id, tier, similarity, probability, max(0.0, now - row.created), store.events_of(row),
+            row.seconds, row.cost,
+        )  # fmt: skip
+
+    def _remove(self, where: str, *arguments: str) -> Removal:
+        with self._writing() as connection:
+            numbers = connection.execute(f"SELECT number FROM answers WHERE {where}", arguments).fetchall()
+            removed = store.remove(connection, [number for (number,) in numbers])
+        return Removal(removed, self._purge())
+
+    def _purge(self) -> bool:
+        with self._reading() as connection:
+            return truncate_wal(connection)
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with storage_errors(self._name):
+            yield self._connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._reading() as connection, transaction(connection):
+            yield connection
+
+
+def _in_space(key: Key, embedded: Embedded | None) -> bytes | None:
+    """The partition among vectors of this embedder; None where there is no semantic tier for the request."""
+    if key.partition is None or embedded is None:
+        return None
+    return hashlib.sha256(key.partition + embedded.fingerprint.encode()).digest()

@@ -1,0 +1,57 @@
+"""Vector search in one partition: 1-bit codes for all, exact cosines for the few that are near by them.
+
+A code is the sign of each dimension, 48 bytes for 384: 50,000 are searched in a millisecond without an index
+to build, grow or repair. The vectors themselves stay in SQLite and are read for the `RERANKED` nearest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .records import Vector
+
+RERANKED = 64
+"""Of the nearest by code so many get their exact cosine: nine of ten true neighbours are among far fewer."""
+
+Codes = NDArray[np.uint64]
+
+
+def encode(vector: Vector) -> bytes:
+    """The signs of a vector, packed: a bit per dimension, padded to whole words of eight bytes."""
+    bits = np.packbits(vector > 0)
+    return bits.tobytes() + bytes(-len(bits) % 8)
+
+
+class CodeTable:
+    """The codes of one partition, by entry number, which only grow. The arrays grow by doubling."""
+
+    def __init__(self, num_words: int) -> None:
+        self._numbers = np.zeros(16, np.int64)
+        self._codes: Codes = np.zeros((16, num_words), np.uint64)
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def newest(self) -> int:
+        """The highest number in the table, 0 for none."""
+        return int(self._numbers[self._size - 1]) if self._size else 0
+
+    def add(self, number: int, code: bytes) -> None:
+        """Add an entry newer than all others."""
+        if self._size == len(self._numbers):
+            self._numbers = np.concatenate([self._numbers, np.zeros_like(self._numbers)])
+            self._codes = np.concatenate([self._codes, np.zeros_like(self._codes)])
+        self._numbers[self._size] = number
+        self._codes[self._size] = np.frombuffer(code, np.uint64)
+        self._size += 1
+
+    def nearest(self, code: bytes, limit: int = RERANKED) -> list[int]:
+        """The numbers of the `limit` entries whose codes differ least, in no order."""
+        if self._size <= limit:
+            return self._numbers[: self._size].tolist()
+        asked = np.frombuffer(code, np.uint64)
+        distances = np.bitwise_count(self._codes[: self._size] ^ asked).sum(axis=1, dtype=np.uint16)
+        return self._numbers[np.argpartition(distances, limit)[:limit]].tolist()

@@ -1,0 +1,230 @@
+"""Kept answers in SQLite: by exact key, by number for the semantic tier, and out again.
+
+Times are seconds since the epoch and come in as arguments. Methods raise what SQLite does; `answers.py`
+turns it into one `StorageError`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from edgecloud.types import Done, EngineEvent, new_id
+
+from .index import encode
+from .records import Answer, Entry, Key, Vector, text_of
+from .replay import pack, unpack
+
+_DAY_S = 86_400.0
+_MANY = 500
+_NO_LIMIT = 2**62
+_SECONDS_PER_COST = 3600.0
+"""A unit of money is worth an hour of waiting when it is decided what to keep."""
+
+REMOVED = "removed"
+"""The counter of entries that were deleted, by anybody."""
+
+ENTRY_OVERHEAD = 600
+"""Bytes of an entry besides its texts and its vector: columns, index rows, keys."""
+
+
+class Row(NamedTuple):
+    """One kept answer as lookups need it."""
+
+    number: int
+    id: str
+    prompt: str
+    answer: bytes
+    created: float
+    seconds: float
+    cost: float
+    confirmed: int
+    denied: int
+
+
+_ROW = "number, id, prompt, answer, created, seconds, cost, confirmed, denied"
+
+
+class Candidate(NamedTuple):
+    """A kept answer and the cosine of its prompt with the one asked."""
+
+    row: Row
+    cosine: float
+
+
+def find_exact(
+    connection: sqlite3.Connection, key: Key, answerers: Collection[str], now: float
+) -> Row | None:
+    """The newest answer to this very request that may be served."""
+    row = connection.execute(
+        f"""SELECT {_ROW} FROM answers WHERE exact = ? AND {_servable(answerers)}
+            ORDER BY number DESC LIMIT 1""",
+        (key.exact, *answerers, now, _limit(key)),
+    ).fetchone()
+    return Row(*row) if row else None
+
+
+def find_near(
+    connection: sqlite3.Connection,
+    numbers: Sequence[int],
+    vector: Vector,
+    key: Key,
+    answerers: Collection[str],
+    now: float,
+    limit: int,
+) -> list[Candidate]:
+    """Of these entries the `limit` nearest that may be served, the nearest first."""
+    rows = connection.execute(
+        f"SELECT number, vector FROM vectors WHERE number IN ({_marks(numbers)})", tuple(numbers)
+    ).fetchall()
+    if not rows:
+        return []
+    cosines = np.stack([np.frombuffer(blob, np.float32) for _, blob in rows]) @ vector
+    by_number = {number: float(cosine) for (number, _), cosine in zip(rows, cosines, strict=True)}
+    found = connection.execute(
+        f"SELECT {_ROW} FROM answers WHERE number IN ({_marks(numbers)}) AND {_servable(answerers)}",
+        (*numbers, *answerers, now, _limit(key)),
+    )
+    candidates = [Candidate(Row(*row), by_number[row[0]]) for row in found if row[0] in by_number]
+    return sorted(candidates, key=lambda candidate: -candidate.cosine)[:limit]
+
+
+def keep(
+    connection: sqlite3.Connection,
+    key: Key,
+    partition: bytes | None,
+    vector: Vector | None,
+    answer: Answer,
+    now: float,
+) -> str:
+    """Keep an answer in place of the same answerer's older ones to the same request; its new id.
+
+    Here and below, whatever writes does so inside the caller's transaction.
+    """
+    packed = pack(answer.events)
+    size = len(packed) + len(key.text.encode("utf-8", "replace")) + ENTRY_OVERHEAD
+    size += vector.nbytes + vector.size // 8 if vector is not None else 0
+    entry_id = new_id("ans")
+    usage = next(event.usage for event in answer.events if isinstance(event, Done))
+    older = connection.execute(
+        """SELECT number FROM answers WHERE answerer = ? AND
+           ((exact IS NOT NULL AND exact = ?) OR (partition = ? AND prompt = ?))""",
+        (answer.answerer, key.exact, partition, key.text),
+    ).fetchall()
+    remove(connection, [number for (number,) in older])
+    (number,) = connection.execute(
+        """INSERT INTO answers (id, scope, exact, partition, answerer, prompt, answer, completion_tokens,
+                                created, expires, seconds, cost, bytes, used)
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number""",
+        (
+            entry_id, key.scope, key.exact, partition, answer.answerer, key.text, packed,
+            usage.completion_tokens, now, now + key.lifetime_s, answer.seconds, answer.cost, size, now,
+        ),
+    ).fetchone()  # fmt: skip
+    if partition is not None and vector is not None:
+        connection.execute(
+            "INSERT INTO vectors VALUES (?, ?, ?, ?)",
+            (number, partition, encode(vector), vector.astype(np.float32).tobytes()),
+        )
+    if answer.chat_id is not None:
+        connection.execute("INSERT INTO owners VALUES (?, ?)", (number, answer.chat_id))
+    return entry_id
+
+
+def remove(connection: sqlite3.Connection, numbers: Sequence[int]) -> int:
+    """Delete entries and all that hangs on them; how many there were."""
+    removed = 0
+    for start in range(0, len(numbers), _MANY):
+        some = tuple(numbers[start : start + _MANY])
+        removed += connection.execute(f"DELETE FROM answers WHERE number IN ({_marks(some)})", some).rowcount
+    if removed:
+        # Other processes see by it that what they have in memory holds ghosts.
+        add(connection, REMOVED, removed)
+    return removed
+
+
+def trim(connection: sqlite3.Connection, limit_bytes: int, now: float) -> int:
+    """Delete what has expired, then what is worth least, until the rest fits; how many went.
+
+    An entry is worth the seconds and money that it has saved or would once more, per byte, half as much after
+    each week without a hit.
+    """
+    expired = connection.execute("SELECT number FROM answers WHERE expires <= ?", (now,)).fetchall()
+    removed = remove(connection, [number for (number,) in expired])
+    (total,) = connection.execute("SELECT coalesce(sum(bytes), 0) FROM answers").fetchone()
+    if total <= limit_bytes:
+        return removed
+    rows = connection.execute("SELECT number, bytes, hits, used, seconds, cost FROM answers").fetchall()
+    worth = [
+        (_worth(size, hits, (now - used) / _DAY_S, seconds, cost), number, size)
+        for number, size, hits, used, seconds, cost in rows
+    ]
+    evicted = []
+    # A tenth more than needed, so that the next answers don't each pay for this.
+    for _, number, size in sorted(worth):
+        if total <= 0.9 * limit_bytes:
+            break
+        evicted.append(number)
+        total -= size
+    return removed + remove(connection, evicted)
+
+
+def _worth(size: int, hits: int, idle_days: float, seconds: float, cost: float) -> float:
+    return (seconds + _SECONDS_PER_COST * cost) * (1 + hits) / size * 0.5 ** (idle_days / 7)
+
+
+def entries(connection: sqlite3.Connection, limit: int, offset: int = 0) -> list[Entry]:
+    """Kept answers, the newest first."""
+    return _entries(connection, "ORDER BY number DESC LIMIT ? OFFSET ?", (limit, offset))
+
+
+def resolve(connection: sqlite3.Connection, name: str) -> list[Entry]:
+    """The entries whose id is, or begins with, the name (with or without `ans-`)."""
+    stem = "ans-" + name.removeprefix("ans-")
+    return _entries(connection, "WHERE id >= ? AND id < ? ORDER BY id LIMIT 3", (stem, stem + "g"))
+
+
+def _entries(connection: sqlite3.Connection, rest: str, arguments: tuple[str | int, ...]) -> list[Entry]:
+    rows = connection.execute(
+        f"""SELECT id, scope, iif(exact IS NULL, 'semantic', 'exact'), prompt, answer, answerer, created,
+                   expires, hits, bytes, blocked,
+                   (SELECT min(chat_id) FROM owners WHERE owners.number = answers.number)
+            FROM answers {rest}""",
+        arguments,
+    )
+    return [Entry(*row[:4], text_of(unpack(row[4])), *row[5:10], bool(row[10]), row[11]) for row in rows]
+
+
+def events_of(row: Row) -> tuple[EngineEvent, ...]:
+    """The answer as it streamed."""
+    return unpack(row.answer)
+
+
+def add(connection: sqlite3.Connection, counter: str, amount: float) -> None:
+    """Count something."""
+    connection.execute(
+        """INSERT INTO counters VALUES (?, ?)
+           ON CONFLICT (name) DO UPDATE SET value = value + excluded.value""",
+        (counter, amount),
+    )
+
+
+def count(connection: sqlite3.Connection, counter: str) -> float:
+    """What has been counted under the name."""
+    row = connection.execute("SELECT value FROM counters WHERE name = ?", (counter,)).fetchone()
+    return float(row[0]) if row else 0.0
+
+
+def _servable(answerers: Collection[str]) -> str:
+    return f"answerer IN ({_marks(answerers)}) AND blocked = 0 AND expires > ? AND completion_tokens <= ?"
+
+
+def _limit(key: Key) -> int:
+    return key.max_tokens if key.max_tokens is not None else _NO_LIMIT
+
+
+def _marks(values: Collection[object]) -> str:
+    return ",".join("?" * len(values))

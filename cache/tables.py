@@ -1,0 +1,46 @@
+"""The tables of kept answers in `cache.db`, and what the semantic tier has seen."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from edgecloud.storage import Migration
+
+
+def create_answers(connection: sqlite3.Connection) -> None:
+    for statement in (
+        # Numbers are never used again: the index in memory knows by the highest one how far it has come.
+        """CREATE TABLE answers (
+            number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, scope TEXT NOT NULL,
+            exact BLOB, partition BLOB, answerer TEXT NOT NULL, prompt TEXT NOT NULL, answer BLOB NOT NULL,
+            completion_tokens INTEGER NOT NULL, created REAL NOT NULL, expires REAL NOT NULL,
+            seconds REAL NOT NULL, cost REAL NOT NULL, bytes INTEGER NOT NULL,
+            hits INTEGER NOT NULL DEFAULT 0, used REAL NOT NULL,
+            confirmed INTEGER NOT NULL DEFAULT 0, denied INTEGER NOT NULL DEFAULT 0,
+            blocked INTEGER NOT NULL DEFAULT 0)""",
+        "CREATE INDEX answers_by_exact ON answers (exact) WHERE exact IS NOT NULL",
+        "CREATE INDEX answers_by_expiry ON answers (expires)",
+        """CREATE TABLE vectors (
+            number INTEGER PRIMARY KEY REFERENCES answers ON DELETE CASCADE,
+            partition BLOB NOT NULL, code BLOB NOT NULL, vector BLOB NOT NULL)""",
+        "CREATE INDEX codes_by_partition ON vectors (partition, number, code)",
+        """CREATE TABLE owners (
+            number INTEGER NOT NULL REFERENCES answers ON DELETE CASCADE, chat_id TEXT NOT NULL,
+            PRIMARY KEY (number, chat_id)) WITHOUT ROWID""",
+        "CREATE INDEX owners_by_chat ON owners (chat_id)",
+        """CREATE TABLE lookups (
+            number INTEGER PRIMARY KEY AUTOINCREMENT, domain BLOB NOT NULL, entry_id TEXT, logit REAL,
+            added INTEGER NOT NULL, replaced INTEGER NOT NULL, served INTEGER NOT NULL,
+            audited INTEGER NOT NULL, same INTEGER, blamed INTEGER NOT NULL DEFAULT 0)""",
+        "CREATE INDEX lookups_by_domain ON lookups (domain, number)",
+        "CREATE INDEX lookups_by_entry ON lookups (entry_id)",
+        """CREATE TABLE policies (
+            domain BLOB PRIMARY KEY, scope TEXT NOT NULL, bound REAL NOT NULL, lookup INTEGER NOT NULL,
+            policy TEXT NOT NULL) WITHOUT ROWID""",
+        "CREATE TABLE counters (name TEXT PRIMARY KEY, value REAL NOT NULL) WITHOUT ROWID",
+    ):
+        connection.execute(statement)
+
+
+MIGRATIONS: Sequence[Migration] = (create_answers,)
