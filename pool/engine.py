@@ -26,7 +26,7 @@ from .runner import Drawing, Runner
 from .scheduler import Scheduler
 from .sequence import Job
 from .slo import Slo
-from .ticket import Accepted, Ask, Closed, Message, Ticket, Tokens
+from .ticket import Ask, Closed, Message, Ticket, Tokens
 
 # The step loop keeps deadlines itself, at step boundaries; this much later they hold even if a step hangs.
 GRACE_S = 0.5
@@ -94,9 +94,11 @@ class PoolEngine:
         ticket = self.loop.submit(prepared.ask)
         try:
             messages = await _receive(ticket)
-            # The first step may be in here already: if that failed, so does the request, not the stream.
-            if not any(isinstance(message, Closed) and message.error for message in messages):
-                yield start
+            for message in messages:
+                # The first steps may be in here already: then it is the request that failed, and no stream.
+                if isinstance(message, Closed) and message.error is not None:
+                    raise message.error
+            yield start
             answer = Answer(self.text, request, prepared)
             while True:
                 for event in answer.events(messages):
@@ -189,7 +191,7 @@ class PoolEngine:
         began = time.monotonic()
         deadline = began + self.loop.watchdog_s
         job = Job((first,), 1, priority=PROBE_PRIORITY, deadline=deadline, label="probe", read_prefix=False)
-        ticket = self.loop.submit(Ask(job, Drawing(logprobs=0)))
+        ticket = self.loop.submit(Ask(job, Drawing(logprobs=0), counted=False))
         try:
             while True:
                 for message in await _receive(ticket):

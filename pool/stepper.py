@@ -70,7 +70,8 @@ class Stepper:
             return
         self._tickets[request_id] = ticket
         self._ids[ticket] = request_id
-        self.metrics.accept(job)
+        if ticket.ask.counted:
+            self.metrics.accept(job)
         self.outbox.post(ticket, Accepted())
         try:
             self._runner.begin(request_id, job.prompt, ticket.ask.drawing)
@@ -212,7 +213,7 @@ class Stepper:
             last = self._last_token.get(key)
             if last is not None:
                 self.metrics.inter_token.observe(now - last)
-            elif progress.choice == 0:
+            elif progress.choice == 0 and ticket.ask.counted:
                 self.metrics.ttft.observe(now - ticket.submitted_at)
             self._last_token[key] = now
         ticket.stopped = progress.stopped
@@ -229,7 +230,8 @@ class Stepper:
     def _close(self, end: Ended, error: EdgeCloudError | None) -> None:
         ticket = self._forget(end.request_id)
         if ticket is not None:
-            self.metrics.end(end, ticket.stopped)
+            if ticket.ask.counted:
+                self.metrics.end(end, ticket.stopped)
             self.outbox.post(ticket, Closed(end, error))
 
     def _forget(self, request_id: int) -> Ticket | None:

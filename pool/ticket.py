@@ -17,13 +17,14 @@ from .sequence import Ended, Job, StopReason
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A job, how its tokens are drawn, and the texts that end a choice. `spell` gives the bytes that a token
-    adds to the text.
+    adds to the text. One that is not `counted` is nobody's request and in no request's metrics.
     """
 
     job: Job
     drawing: Drawing
     stops: tuple[str, ...] = ()
     spell: Callable[[int], bytes] = lambda token: b""
+    counted: bool = True
 
 
 class Accepted(NamedTuple):
