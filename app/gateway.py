@@ -207,6 +207,10 @@ class Gateway:
         )
         return story
 
+    async def router_states(self) -> list[dict[str, Any]]:
+        """Every engine that requests are routed among, with the state of its addresses; none without pools."""
+        return await self.routing.states() if self.settings.pool else []
+
     async def aclose(self) -> None:
         """Close engines, then write what history and ledger still have queued."""
         if self._routing is not None:

@@ -23,6 +23,7 @@ from edgecloud.units import MB
 
 from ..gateway import Gateway
 from .embeddings import EmbeddingRoutes
+from .routing import RoutingRoutes
 
 
 def create_app(
@@ -48,6 +49,7 @@ def create_app(
     EmbeddingRoutes(door, gateway).add_to(app)
     ModelRoutes(gateway).add_to(app)
     TokenRoutes(door, gateway).add_to(app)
+    RoutingRoutes(door, gateway).add_to(app)
     OperatorRoutes(door, gateway.health).add_to(app, metrics=settings.server.metrics)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     return app

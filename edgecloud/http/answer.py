@@ -19,10 +19,11 @@ from edgecloud.http.body import Bodies
 from edgecloud.http.call import Call, call_of
 from edgecloud.http.drain import Drain, Watch
 from edgecloud.http.merge import Events, merged
+from edgecloud.http.origin import end_headers, start_headers
 from edgecloud.http.problem import ClientGone
 from edgecloud.http.sse import OPENAI, Dialect, EventStream
 from edgecloud.telemetry import Metrics
-from edgecloud.types import Done, Event, Finish, Start
+from edgecloud.types import Done, Event, Finish, Receipt, Start
 from edgecloud.wire.errors import openai_error
 
 log = logging.getLogger("edgecloud.http")
@@ -90,6 +91,7 @@ class _Running:
         self.starts: list[Start] = []
         self.unfinished = number
         self.cached_tokens = 0
+        self.receipts: list[Receipt] = []
         self._call = call
         self._meters = [metrics.generation() for _ in range(number)]
 
@@ -113,6 +115,7 @@ class _Running:
         """Where the time went; of several prompts in one request, as long as the slowest took."""
         call = self._call
         if isinstance(event, Finish):
+            self.receipts.append(event.receipt)
             engine_s = event.receipt.total_s
         else:
             timings = event.timings
@@ -125,14 +128,6 @@ class _Running:
     def end(self, error: BaseException | None) -> None:
         for meter in self._meters:
             meter.close(cancelled=isinstance(error, ClientGone | asyncio.CancelledError))
-
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """The short form of the receipt, as far as it is known at the start."""
-        start = self.starts[0]
-        return [
-            (b"x-edgecloud-route", _header_value(start.engine)),
-            (b"x-edgecloud-model", _header_value(start.model)),
-        ]
 
 
 class WholeAnswer(Answer):
@@ -155,8 +150,8 @@ class WholeAnswer(Answer):
             async for number, event in running.events:
                 running.see(number, event)
                 add(number, event)
-        cached = (b"x-edgecloud-cached-tokens", str(running.cached_tokens).encode())
-        await reply(send, 200, json_bytes(self.whole()), [*running.headers(), cached])
+        headers = start_headers(running.starts[0]) + end_headers(running.receipts, running.cached_tokens)
+        await reply(send, 200, json_bytes(self.whole()), headers)
 
 
 class StreamedAnswer(Answer):
@@ -186,7 +181,7 @@ class StreamedAnswer(Answer):
         stream.expect()
         try:
             async with self._running(scope, receive) as running:
-                await stream.open(running.headers())
+                await stream.open(start_headers(running.starts[0]))
                 for number, start in enumerate(running.starts):
                     first = b"".join(map(frame, encode(number, start)))
                     if first:
@@ -218,7 +213,3 @@ class StreamedAnswer(Answer):
         call.error = shown.code or shown.type
         close_behind(scope)
         return b"".join(map(self.dialect.frame, self.fail(shown)))
-
-
-def _header_value(text: str) -> bytes:
-    return "".join(c if " " <= c <= "~" else "?" for c in text[:200]).encode()

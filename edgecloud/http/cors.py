@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 from edgecloud.errors import PermissionDenied
 from edgecloud.http.asgi import ASGIApp, Message, Receive, Scope, Send, header
+from edgecloud.http.asked import FRESH, MODE, PRIVATE
+from edgecloud.http.origin import NAMES
 from edgecloud.http.problem import send_problem
 
 POLICY_LOCALHOST = "localhost"
@@ -21,6 +23,9 @@ REQUEST_HEADERS = (
     "x-api-key",
     "x-request-id",
     "x-request-deadline-ms",
+    MODE,
+    PRIVATE,
+    FRESH,
     "anthropic-version",
     "anthropic-beta",
     "anthropic-dangerous-direct-browser-access",
@@ -43,9 +48,7 @@ REQUEST_HEADERS = (
 RESPONSE_HEADERS = b", ".join(
     (
         b"x-request-id",
-        b"x-edgecloud-route",
-        b"x-edgecloud-model",
-        b"x-edgecloud-cached-tokens",
+        *NAMES,
         b"x-should-retry",
         b"retry-after",
     )

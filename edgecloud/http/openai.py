@@ -5,52 +5,35 @@ or a bare engine.
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable
 
 from fastapi import FastAPI, Request, Response
 
-from edgecloud.errors import BadRequest
 from edgecloud.http.answer import Door, StreamedAnswer, WholeAnswer
-from edgecloud.http.asgi import Scope, header
+from edgecloud.http.asgi import Scope
+from edgecloud.http.asked import asked_of
 from edgecloud.http.call import call_of
 from edgecloud.http.merge import Events
 from edgecloud.http.routes import add_api
 from edgecloud.types import ChatRequest, new_id
 from edgecloud.wire import openai_chat, openai_completions
 
-DEADLINE_HEADER = "x-request-deadline-ms"
-
 Chat = Callable[[ChatRequest], Events]
 
 
 def admitted(scope: Scope, request: ChatRequest, number: int = 0) -> ChatRequest:
-    """The request with what its headers say: `tenant` from the key, `deadline_s` from `x-request-deadline-
-    ms` (milliseconds
-    for the whole answer), and the receipt's id equal to the answer's `x-request-id` where we chose that.
+    """The request with what its headers say: `tenant` from the key, what `asked_of` reads, and the receipt's
+    id equal to the answer's `x-request-id` where we chose that.
     """
     call = call_of(scope)
     return dataclasses.replace(
         request,
         tenant=call.tenant,
-        deadline_s=_deadline_s(scope),
+        **asked_of(scope),
         id=call.request_id if call.own_id and number == 0 else new_id("req"),
         door="http",
     )
-
-
-def _deadline_s(scope: Scope) -> float | None:
-    value = header(scope, DEADLINE_HEADER.encode())
-    if value is None:
-        return None
-    try:
-        milliseconds = float(value)
-    except ValueError:
-        milliseconds = math.nan
-    if not 0 < milliseconds < 1e10:
-        raise BadRequest(f"The header {DEADLINE_HEADER} must be a number of milliseconds above 0.")
-    return milliseconds / 1000
 
 
 class OpenAIRoutes:

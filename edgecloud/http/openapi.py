@@ -60,6 +60,7 @@ _BODIES: dict[str, tuple[list[str], dict[str, Any]]] = {
         _OPENAI | {"messages": _MESSAGES, "max_completion_tokens": _COUNT, "logprobs": _FLAG},
     ),
     "/chat/completions/input_tokens": (["messages"], {"model": _SOME_TEXT, "messages": _MESSAGES}),
+    "/route/explain": (["messages"], _OPENAI | {"messages": _MESSAGES}),
     "/completions": (["prompt"], _OPENAI | {"prompt": _PROMPTS, "echo": _FLAG}),
     "/embeddings": (
         ["input"],

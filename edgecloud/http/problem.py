@@ -10,7 +10,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from edgecloud.errors import BadRequest, EdgeCloudError, MethodNotAllowed, NotFound, sentence
+from edgecloud.errors import (
+    BadRequest,
+    BudgetExceeded,
+    EdgeCloudError,
+    MethodNotAllowed,
+    NoPermittedRoute,
+    NotFound,
+    sentence,
+)
 from edgecloud.http.asgi import ASGIApp, Message, Receive, Scope, Send, header, json_bytes, reply
 from edgecloud.http.call import call_of
 from edgecloud.wire.errors import anthropic_error, openai_error
@@ -38,7 +46,8 @@ def error_headers(error: EdgeCloudError) -> list[tuple[bytes, bytes]]:
     three generations.
     """
     headers = []
-    if error.status >= 500 and not error.retryable:
+    refused = isinstance(error, BudgetExceeded | NoPermittedRoute)
+    if (error.status >= 500 or refused) and not error.retryable:
         headers.append((b"x-should-retry", b"false"))
     retry_after = error.retry_after
     if retry_after is None and error.status in (429, 503):

@@ -78,8 +78,8 @@ def test_a_bug_of_ours_is_500_says_nothing_of_itself_and_is_not_to_be_repeated(
 STATUSES = [
     (errors.BadRequest("no"), 400, None),
     (errors.ContextLengthExceeded(9, 5), 400, None),
-    (errors.BudgetExceeded("no"), 402, None),
-    (errors.NoPermittedRoute("no"), 403, None),
+    (errors.BudgetExceeded("no"), 402, "false"),
+    (errors.NoPermittedRoute("no"), 403, "false"),
     (errors.ModelNotFound("x"), 404, None),
     (errors.Overloaded("full", retry_after=2.2), 429, None),
     (errors.EngineFailure("broke"), 500, "false"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from edgecloud.app.books import Books
 from edgecloud.app.gateway import Gateway
 from edgecloud.engine import Embedder, Engine
 from edgecloud.errors import BadRequest, ModelNotFound
@@ -88,8 +89,12 @@ class FakeCatalog:
 
 
 def fake_gateway(
-    *engines: Engine, settings: Settings | None = None, embedder: Embedder | None = None
+    *engines: Engine,
+    settings: Settings | None = None,
+    embedder: Embedder | None = None,
+    books: Books | None = None,
 ) -> Gateway:
-    """A gateway over `engines`, without history."""
-    catalog = FakeCatalog(engines or (FakeEngine(),), embedder or FakeEmbedder())
-    return Gateway(settings or Settings(), catalog)
+    """A gateway over `engines`, without history. Those that `settings.pool` names are pools."""
+    settings = settings or Settings()
+    catalog = FakeCatalog(engines or (FakeEngine(),), embedder or FakeEmbedder(), settings.pool)
+    return Gateway(settings, catalog, books=books)

@@ -1,0 +1,183 @@
+"""The router over HTTP: what headers ask for and tell, refusals, and who may see why."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from edgecloud.app.books import Books
+from edgecloud.app.proxy.app import create_app
+from edgecloud.errors import Overloaded, UpstreamError
+from edgecloud.http.drain import Drain
+from edgecloud.router.ledger import Ledger
+from edgecloud.settings import PoolEntry, ServerSettings, Settings
+from edgecloud.telemetry import Metrics
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_gateway import fake_gateway
+from tests.support.live import live_app
+from tests.support.requests import chat, client, frames
+
+PRIVATE = {"x-edgecloud-private": "true"}
+
+
+@contextlib.contextmanager
+def house(
+    folder: Path,
+    *,
+    big: FakeEngine | None = None,
+    price: float = 0.0,
+    keys: tuple[str, ...] = (),
+    attempts: int = 4,
+    **settings: Any,
+) -> Iterator[httpx.Client]:
+    """A server with a local engine `small` and a pool `big`."""
+    big = big or FakeEngine([b"pool"], name="big", local=False)
+    entries = (PoolEntry(name="big", url="http://big:8000/v1", model="big-70b", price_out=price),)
+    made = Settings(
+        model="small",
+        pool=entries,
+        server=ServerSettings.model_validate({"drain_s": 0.0, "api_keys": keys}),
+        router={"cascade": False, "mode": "quality", "attempts": attempts},  # type: ignore[arg-type]
+        **settings,
+    )
+    small = FakeEngine([b"local"], name="small")
+    books = Books(lambda: Ledger(folder / "edgecloud.db"))
+    gateway = fake_gateway(small, big, settings=made, books=books)
+    drain = Drain()
+    app = create_app(gateway, made, drain=drain, metrics=Metrics())
+    with live_app(app, drain, 0.0, gateway.aclose) as live, client(live.url) as http:
+        yield http
+
+
+def text_of(answer: httpx.Response) -> str:
+    assert answer.status_code == 200, answer.text
+    content: str = answer.json()["choices"][0]["message"]["content"]
+    return content
+
+
+@pytest.mark.parametrize(
+    ("headers", "text"),
+    [
+        ({}, "pool"),
+        (PRIVATE, "local"),
+        ({"x-edgecloud-mode": "LOCAL"}, "local"),
+        ({"x-edgecloud-private": "0"}, "pool"),
+    ],
+)
+def test_headers_decide_where_a_request_goes(tmp_path: Path, headers: dict[str, str], text: str) -> None:
+    with house(tmp_path) as http:
+        assert text_of(http.post("/v1/chat/completions", json=chat(), headers=headers)) == text
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
+def test_every_endpoint_keeps_a_private_request_here(tmp_path: Path, path: str) -> None:
+    big = FakeEngine([b"pool"], name="big", local=False)
+    body = {"model": "auto", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    body |= {"prompt": "hi"} if path.endswith("/completions") and "chat" not in path else {}
+    body |= {"input": "hi"} if "responses" in path else {}
+    with house(tmp_path, big=big) as http:
+        assert http.post(path, json=body, headers=PRIVATE).status_code == 200
+        assert http.post(path, json={**body, "model": "big"}, headers=PRIVATE).status_code == 403
+    assert big.requests == []
+
+
+@pytest.mark.parametrize("headers", [{"x-edgecloud-private": "maybe"}, {"x-edgecloud-mode": "fastest"}])
+def test_a_header_that_nobody_understands_is_an_error(tmp_path: Path, headers: dict[str, str]) -> None:
+    with house(tmp_path) as http:
+        answer = http.post("/v1/chat/completions", json=chat(), headers=headers)
+    assert answer.status_code == 400
+    assert next(iter(headers)) in answer.json()["error"]["message"]
+
+
+def test_refusals_have_their_status_and_must_not_be_retried(tmp_path: Path) -> None:
+    with house(tmp_path, price=1000.0, budget={"per_day": 0.0}) as http:
+        private = http.post("/v1/chat/completions", json=chat(model="big"), headers=PRIVATE)
+        poor = http.post("/v1/chat/completions", json=chat(model="big"))
+    told = [
+        (each.status_code, each.json()["error"]["code"], each.headers["x-should-retry"])
+        for each in (private, poor)
+    ]
+    assert told == [(403, "no_permitted_route", "false"), (402, "budget_exceeded", "false")]
+
+
+# cases: R29
+@pytest.mark.parametrize("stream", [False, True])
+def test_headers_ledger_and_explanation_tell_the_same_story(tmp_path: Path, stream: bool) -> None:
+    with house(tmp_path, price=10.0) as http:
+        answer = http.post("/v1/chat/completions", json=chat(stream=stream))
+        request_id = answer.headers["x-edgecloud-id"]
+        story = http.get("/route/explain", params={"id": request_id}).json()
+    receipt = story["receipt"]
+    assert answer.headers["x-edgecloud-route"] == receipt["engine"]
+    assert answer.headers["x-edgecloud-reason"] == receipt["reason"]
+    assert story["decision"]["candidates"][0]["engine"] == "big"
+    assert story["sentences"]
+    if not stream:
+        assert answer.headers["x-edgecloud-attempts"] == "big=ok"
+        assert answer.headers["x-edgecloud-cost"] == f"{story['cost']:.9f} USD"
+        assert story["cost"] == pytest.approx(10 / 1e6)
+
+
+def test_a_stream_falls_back_before_its_first_byte(tmp_path: Path) -> None:
+    down = FakeEngine(name="big", local=False, refuse=UpstreamError("It is down."))
+    with house(tmp_path, big=down) as http:
+        answer = http.post("/v1/chat/completions", json=chat(stream=True))
+    assert answer.headers["x-edgecloud-route"] == "small"
+    pieces = [
+        frame["choices"][0]["delta"].get("content") or ""
+        for frame in frames(answer.text)[:-1]
+        if frame["choices"]
+    ]
+    assert "".join(pieces) == "local"
+
+
+def test_a_key_sees_its_own_requests_only(tmp_path: Path) -> None:
+    with house(tmp_path, keys=("one", "two")) as http:
+        mine, other = ({"authorization": f"Bearer {key}"} for key in ("one", "two"))
+        answer = http.post("/v1/chat/completions", json=chat("a secret"), headers=mine)
+        asked = {"id": answer.headers["x-edgecloud-id"]}
+        seen = http.get("/route/explain", params=asked, headers=mine)
+        hidden = http.get("/route/explain", params=asked, headers=other)
+        unsaid = http.get("/route/explain", headers=mine)
+    assert (seen.status_code, hidden.status_code, unsaid.status_code) == (200, 404, 400)
+    assert "secret" not in seen.text
+
+
+def test_a_dry_run_decides_and_asks_nobody(tmp_path: Path) -> None:
+    big = FakeEngine([b"pool"], name="big", local=False)
+    with house(tmp_path, big=big) as http:
+        planned = http.post("/route/explain", json=chat()).json()
+        refused = http.post("/route/explain", json=chat(model="big"), headers=PRIVATE)
+    assert planned["decision"]["candidates"][0]["engine"] == "big"
+    assert refused.status_code == 403
+    assert big.requests == []
+
+
+# cases: R25
+def test_operators_see_which_engine_rests_and_why(tmp_path: Path) -> None:
+    busy = FakeEngine(name="big", local=False, refuse=Overloaded("Too much to do.", retry_after=30))
+    with house(tmp_path, big=busy) as http:
+        http.post("/v1/chat/completions", json=chat())
+        engines = {each["engine"]: each for each in http.get("/health/router").json()["engines"]}
+    (address,) = engines["big"]["addresses"]
+    assert (address["state"], address["reason"]) == ("open", "Too much to do.")
+    assert 25 < address["retry_in_s"] <= 30
+    assert engines["small"]["addresses"][0]["state"] == "closed"
+
+
+# cases: R11 R13
+def test_a_request_waits_for_an_engine_that_comes_back_in_time(tmp_path: Path) -> None:
+    engine = FakeEngine([b"pool"], name="big", local=False, refuse=Overloaded("Busy.", retry_after=0.5))
+    with house(tmp_path, big=engine, attempts=1) as http:
+        refused = http.post("/v1/chat/completions", json=chat(model="big"))
+        assert (refused.status_code, len(engine.requests)) == (429, 1)
+        engine.refuse = None
+        began = time.monotonic()
+        assert text_of(http.post("/v1/chat/completions", json=chat(model="big"))) == "pool"
+        assert time.monotonic() - began >= 0.3, "it was asked while it rested"
