@@ -60,6 +60,7 @@ def two_of_which_the_second_is_preempted(mode: str, **config: Any) -> FakeRunner
 # ----------------------------------------------------------------------- abort, disconnect, leak, double free
 
 
+# cases: E1
 @pytest.mark.parametrize("steps", range(7))
 def test_01_an_abort_while_waiting_in_a_chunk_or_decoding_leaks_nothing(steps: int) -> None:
     runner = make_runner(max_chunk=4)
@@ -70,6 +71,7 @@ def test_01_an_abort_while_waiting_in_a_chunk_or_decoding_leaks_nothing(steps: i
     assert_idle(runner)
 
 
+# cases: E1, E12
 @pytest.mark.parametrize(("mode", "host"), [("swap", 4), ("recompute", 0)])
 def test_01_12_an_abort_while_preempted_leaks_neither_device_nor_host_blocks(mode: str, host: int) -> None:
     runner = two_of_which_the_second_is_preempted(mode)
@@ -80,6 +82,7 @@ def test_01_12_an_abort_while_preempted_leaks_neither_device_nor_host_blocks(mod
     assert_idle(runner)
 
 
+# cases: E2, E71
 def test_02_71_the_clients_name_is_only_a_label() -> None:
     runner = make_runner()
     first = runner.scheduler.submit(make_job(4, label="a"), 0.0)
@@ -91,6 +94,7 @@ def test_02_71_the_clients_name_is_only_a_label() -> None:
     assert {runner.ended[i].reason for i in (second, third)} == {"done"}
 
 
+# cases: E5
 def test_05_an_abort_between_plan_and_result_of_the_last_step_ends_it_once() -> None:
     runner = make_runner()
     runner.scheduler.submit(make_job(4, 1), 0.0)
@@ -103,6 +107,7 @@ def test_05_an_abort_between_plan_and_result_of_the_last_step_ends_it_once() -> 
     assert_idle(runner)
 
 
+# cases: E6, E24
 def test_06_24_blocks_of_a_step_in_flight_are_reused_only_after_it_landed() -> None:
     runner = make_runner()
     runner.scheduler.submit(make_job(12), 0.0)
@@ -116,6 +121,7 @@ def test_06_24_blocks_of_a_step_in_flight_are_reused_only_after_it_landed() -> N
     assert_idle(runner)
 
 
+# cases: E8
 def test_08_rejected_drafts_across_blocks_leave_the_books_right() -> None:
     runner = make_runner()
     job = make_job(3, 12)
@@ -129,6 +135,7 @@ def test_08_rejected_drafts_across_blocks_leave_the_books_right() -> None:
     assert_idle(runner)
 
 
+# cases: E10, E14
 def test_10_14_twins_computed_at_the_same_time_each_keep_their_blocks() -> None:
     runner = make_runner(max_chunk=4)
     for _ in range(2):
@@ -142,6 +149,7 @@ def test_10_14_twins_computed_at_the_same_time_each_keep_their_blocks() -> None:
     assert_idle(runner)
 
 
+# cases: E11
 def test_11_a_thousand_prompts_shorter_than_a_block_leak_nothing() -> None:
     runner = make_runner()
     for i in range(1000):
@@ -154,6 +162,7 @@ def test_11_a_thousand_prompts_shorter_than_a_block_leak_nothing() -> None:
 # --------------------------------------------------------------------------------- prefix cache: wrong result
 
 
+# cases: E13, E16
 @pytest.mark.parametrize("chain", [strong_hash, weak_hash])
 def test_13_16_a_cached_prefix_changes_no_token_whatever_the_hash(chain: Any) -> None:
     runner = make_runner(chain=chain)
@@ -165,6 +174,7 @@ def test_13_16_a_cached_prefix_changes_no_token_whatever_the_hash(chain: Any) ->
         assert runner.outputs[request_id, 0] == answer(job)
 
 
+# cases: E17
 @pytest.mark.parametrize("chain", [strong_hash, weak_hash])
 def test_17_equal_second_blocks_after_different_first_ones_are_different(chain: Any) -> None:
     runner = make_runner(chain=chain)
@@ -175,6 +185,7 @@ def test_17_equal_second_blocks_after_different_first_ones_are_different(chain: 
         assert runner.outputs[first // 3, 0] == answer(Job((first, 0, 0, 0, 5, 5, 5, 5, 9), 3))
 
 
+# cases: E18
 def test_18_an_adapter_and_a_salt_of_the_same_name_do_not_meet() -> None:
     runner = make_runner()
     for namespace in (Namespace("m", adapter="x"), Namespace("m", salt="x"), Namespace("m")):
@@ -183,6 +194,7 @@ def test_18_an_adapter_and_a_salt_of_the_same_name_do_not_meet() -> None:
     assert [end.num_cached for end in runner.ended.values()] == [0, 0, 0]
 
 
+# cases: E19
 @pytest.mark.parametrize("chunk", range(1, 9))
 def test_19_chunks_that_end_inside_a_block_are_not_offered_too_early(chunk: int) -> None:
     runner = make_runner(max_chunk=chunk)
@@ -193,6 +205,7 @@ def test_19_chunks_that_end_inside_a_block_are_not_offered_too_early(chunk: int)
     assert runner.outputs[0, 0] == runner.outputs[1, 0] == answer(make_job(11, 2))
 
 
+# cases: E21, E33, E35
 @pytest.mark.parametrize("length", [4, 8, 12])
 def test_21_33_35_a_prompt_cached_in_full_still_computes_a_token(length: int) -> None:
     runner = make_runner()
@@ -206,6 +219,7 @@ def test_21_33_35_a_prompt_cached_in_full_still_computes_a_token(length: int) ->
     assert runner.outputs[0, 0] == runner.outputs[1, 0]
 
 
+# cases: E23
 def test_23_swapped_out_and_in_the_references_are_right() -> None:
     runner = two_of_which_the_second_is_preempted("swap")
     runner.run()
@@ -221,6 +235,7 @@ def test_23_swapped_out_and_in_the_references_are_right() -> None:
     assert_idle(runner)
 
 
+# cases: E23
 def test_23_a_fork_whose_child_ends_first_goes_on() -> None:
     runner = make_runner()
     runner.scheduler.submit(make_job(6, 8, n=2), 0.0)
@@ -233,6 +248,7 @@ def test_23_a_fork_whose_child_ends_first_goes_on() -> None:
     assert_idle(runner)
 
 
+# cases: E36
 @pytest.mark.parametrize(("length", "cached"), [(12, 8), (13, 12), (17, 16)])
 def test_36_hits_end_at_a_block_border_below_the_last_token(length: int, cached: int) -> None:
     runner = make_runner()
@@ -246,6 +262,7 @@ def test_36_hits_end_at_a_block_border_below_the_last_token(length: int, cached:
 # ---------------------------------------------------------------------------- deadlock, livelock, pre-emption
 
 
+# cases: E38
 def test_38_what_is_larger_than_the_pool_is_refused_and_the_others_are_served() -> None:
     runner = make_runner()
     runner.scheduler.submit(make_job(4), 0.0)
@@ -256,6 +273,7 @@ def test_38_what_is_larger_than_the_pool_is_refused_and_the_others_are_served() 
     assert {end.reason for end in runner.ended.values()} == {"done"}
 
 
+# cases: E39, E40
 @pytest.mark.parametrize("policy", ["fcfs", "deadline", "sjf", "priority", "fair"])
 @pytest.mark.parametrize("mode", ["auto", "swap", "recompute"])
 def test_39_40_two_that_need_five_blocks_each_do_not_chase_each_other(policy: str, mode: str) -> None:
@@ -268,6 +286,7 @@ def test_39_40_two_that_need_five_blocks_each_do_not_chase_each_other(policy: st
     assert_idle(runner)
 
 
+# cases: E40
 def test_40_with_the_watermarks_as_shipped_they_do_not_even_meet() -> None:
     runner = make_runner()
     for i in range(2):
@@ -275,6 +294,7 @@ def test_40_with_the_watermarks_as_shipped_they_do_not_even_meet() -> None:
     assert not any(plan.preempted for plan in runner.run())
 
 
+# cases: E41
 def test_41_who_is_refused_for_now_takes_no_place() -> None:
     # The long one is skipped at the guarded level; the short ones behind it still find both places.
     marks = Watermarks(cautious=0.9, guarded=0.8, urgent=0.1, long_share=0.5)
@@ -290,6 +310,7 @@ def test_41_who_is_refused_for_now_takes_no_place() -> None:
     assert runner.outputs[1, 0] == answer(make_job(16, 8, first=40))
 
 
+# cases: E35, E42
 @pytest.mark.parametrize("mode", ["swap", "recompute"])
 @pytest.mark.parametrize("chunk", [3, 32])
 @pytest.mark.parametrize("delay", range(12))
@@ -307,6 +328,7 @@ def test_35_42_preempted_at_any_step_the_answer_is_the_same(mode: str, chunk: in
     assert_idle(runner)
 
 
+# cases: E44
 def test_44_a_host_that_is_full_means_computing_again() -> None:
     runner = two_of_which_the_second_is_preempted("swap", num_host_blocks=2)
     runner.run()
@@ -315,6 +337,7 @@ def test_44_a_host_that_is_full_means_computing_again() -> None:
     assert_idle(runner)
 
 
+# cases: E48
 def test_48_short_ones_pass_a_long_one_but_not_for_ever() -> None:
     policy = ShortestJob(lambda sequence: float(sequence.num_tokens - sequence.num_hit), ageing=1.0)
     runner = make_runner(policy, max_running=1)
@@ -326,6 +349,7 @@ def test_48_short_ones_pass_a_long_one_but_not_for_ever() -> None:
     assert order.index(0) == 18
 
 
+# cases: E48
 @pytest.mark.parametrize("policy", ["fcfs", "deadline", "fair"])
 def test_48_a_long_one_refused_for_its_size_is_passed_a_bounded_number_of_times(
     policy: str,
@@ -344,6 +368,7 @@ def test_48_a_long_one_refused_for_its_size_is_passed_a_bounded_number_of_times(
 # --------------------------------------------------------------------------------------------- drafts, inputs
 
 
+# cases: E65
 @pytest.mark.parametrize("num_drafts", [1, 4, 9])
 def test_65_drafts_stop_at_the_end_of_the_context(num_drafts: int) -> None:
     runner = make_runner(context=8)
@@ -356,6 +381,7 @@ def test_65_drafts_stop_at_the_end_of_the_context(num_drafts: int) -> None:
     assert runner.outputs[0, 0] == answer(job)
 
 
+# cases: E66, E68
 def test_66_68_a_stop_among_accepted_drafts_ends_the_answer_there() -> None:
     runner = make_runner()
     runner.scheduler.submit(make_job(4, 9), 0.0)
@@ -368,6 +394,7 @@ def test_66_68_a_stop_among_accepted_drafts_ends_the_answer_there() -> None:
     assert_idle(runner)
 
 
+# cases: E69
 def test_69_an_empty_prompt_is_refused_and_a_good_one_still_served() -> None:
     runner = make_runner()
     with pytest.raises(BadRequest, match="empty"):
@@ -377,6 +404,7 @@ def test_69_an_empty_prompt_is_refused_and_a_good_one_still_served() -> None:
     assert runner.ended[0].reason == "done"
 
 
+# cases: E70
 def test_70_scoring_a_prompt_draws_nothing() -> None:
     runner = make_runner()
     runner.scheduler.submit(make_job(9, 0, read_prefix=False), 0.0)
@@ -385,6 +413,7 @@ def test_70_scoring_a_prompt_draws_nothing() -> None:
     assert (runner.ended[0].reason, runner.ended[0].num_output) == ("done", 0)
 
 
+# cases: E74
 def test_74_after_everything_is_aborted_every_gauge_is_zero() -> None:
     runner = make_runner()
     for i in range(6):
@@ -396,6 +425,7 @@ def test_74_after_everything_is_aborted_every_gauge_is_zero() -> None:
     assert_idle(runner)
 
 
+# cases: E7
 @pytest.mark.slow
 def test_07_two_thousand_requests_on_sixty_four_blocks_leave_nothing_behind() -> None:
     source = random.Random(7)
