@@ -60,6 +60,16 @@ class GatewayClient:
         result: Health = native.load(await self._one("health"))
         return result
 
+    async def explain(self, request: ChatRequest) -> dict[str, Any]:
+        """As `Gateway.explain`."""
+        result: dict[str, Any] = await self._one("explain", request=native.dump(_absolute(request)))
+        return result
+
+    async def why(self, request_id: str) -> dict[str, Any]:
+        """As `Gateway.why`."""
+        result: dict[str, Any] = await self._one("why", id=request_id)
+        return result
+
     async def ping(self) -> dict[str, Any]:
         """The server's version, pid, URL and health."""
         result: dict[str, Any] = await self._one("ping")

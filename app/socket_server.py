@@ -154,6 +154,10 @@ class SocketServer:
                 yield [native.dump(card) for card in await gateway.models()]
             case "count_tokens":
                 yield await gateway.count_tokens(native.load(args["request"]))
+            case "explain":
+                yield await gateway.explain(native.load(args["request"]))
+            case "why":
+                yield await gateway.why(str(args["id"]))
             case "health":
                 yield native.dump(await gateway.health())
             case "stop":

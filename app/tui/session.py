@@ -177,7 +177,7 @@ class Session:
                 return
 
     def last_sendable(self) -> Node | None:
-        """What the next question hangs under; what a model can't be sent is passed over, as in the history."""
+        """What the next question hangs under: what can't be sent is passed over, as in the history."""
         parent = self.conversation.head
         while parent is not None and not parent.is_sendable:
             parent = parent.parent

@@ -35,12 +35,12 @@ async def test_an_answer_streams_and_ends_with_its_receipt(tmp_path: Path) -> No
         await user.pilot.press("escape")
         await user.settled()
 
-        assert "stopped · g goes on" in user.screen_text()
+        assert "stopped · Tab, g goes on" in user.screen_text()
         engine.hang_at = None
         await user.ask("again")
         text = user.screen_text()
         assert "Some bold text." in text
-        assert "fake · first word" in text
+        assert "fake · free · first word" in text
 
 
 async def test_a_fence_streamed_a_character_at_a_time_survives_a_change_of_theme(tmp_path: Path) -> None:
@@ -76,10 +76,7 @@ async def test_what_is_typed_while_an_answer_comes_waits_and_can_be_taken_back(t
         await user.ask("two", wait=False)
         assert "1 waits" in user.screen_text()
 
-        await user.pilot.press("escape")
-        await until(lambda: not user.session.is_running)
-        await user.pilot.pause()
-        await user.pilot.press("escape")
+        await user.pilot.press("up")
         await user.pilot.pause()
 
         assert user.chat.prompt.text == "two"
@@ -91,7 +88,7 @@ async def test_an_error_is_a_sentence_in_the_chat(tmp_path: Path) -> None:
     async with driven(make_app(tmp_path, engine)) as user:
         await user.ask("hi")
 
-        assert "[/] The pool is away: try again later. · r asks again" in user.screen_text()
+        assert "[/] The pool is away: try again later. · Tab, r asks again" in user.screen_text()
 
 
 async def test_no_command_ends_the_app_whatever_follows_it(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
-from edgecloud.errors import BadRequest, EdgeCloudError
-from edgecloud.types import Message, Mode
+from edgecloud.errors import BadRequest, EdgeCloudError, NotFound
+from edgecloud.types import Mode
 
 from ..screens.dialogs import Reader
 from ..screens.picker import Choice, Picker, model_choices
@@ -61,6 +61,7 @@ async def route(screen: ChatScreen, name: str) -> None:
         screen.route = Route(model=name)
     if screen.route.mode == screen.session.preferences.mode and not screen.route.model:
         screen.route = HERE
+    screen.ask_router()
     screen.show_bars()
 
 
@@ -76,31 +77,34 @@ async def private(screen: ChatScreen, _: str) -> None:
 
 
 async def preview(screen: ChatScreen, _: str) -> None:
-    session = screen.session
-    request = session.request(session.conversation.head, screen.route)
-    typed = screen.prompt.full_text
-    messages = (*request.messages, Message("user", typed)) if typed.strip() else request.messages
-    if not messages:
+    request = screen.next_request()
+    if not request.messages:
         raise BadRequest("There is nothing to send yet.")
-    body = "\n\n".join(f"{message.role}:\n{message.content}" for message in messages)
     head = [
         f"to: {screen.would().line() or request.model}",
         f"mode: {request.mode}; private: {_yes(request.private)}; offline: {_yes(request.offline)}",
         f"kept in the history: {_yes(request.journal)}",
-        f"parameters: {session.preferences.described() or 'the model’s own'}",
+        f"parameters: {screen.session.preferences.described() or 'the model’s own'}",
     ]
+    if screen.settings.pool:
+        head += ["", *(await screen.gateway.explain(request))["sentences"]]
+    body = "\n\n".join(f"{message.role}:\n{message.content}" for message in request.messages)
     await screen.app.push_screen_wait(Reader("What would be sent", "\n".join(head) + "\n\n" + body))
 
 
 async def why(screen: ChatScreen, _: str) -> None:
     answer = screen.answer
-    if answer is None or answer.receipt is None:
-        raise BadRequest("There is no receipt here: only an answer that came to its end has one.")
-    rows = words.details(answer.receipt)
-    width = max(len(name) for name, _ in rows)
-    await screen.app.push_screen_wait(
-        Reader("Why this answer", "\n".join(f"{name.rjust(width)}  {value}" for name, value in rows))
-    )
+    if answer is None or answer.receipt_id is None:
+        raise BadRequest("There is no receipt here: no engine was asked for this answer.")
+    rows = words.details(answer.receipt) if answer.receipt is not None else []
+    width = max((len(name) for name, _ in rows), default=0)
+    lines = [f"{name.rjust(width)}  {value}" for name, value in rows]
+    try:
+        lines += ["", *(await screen.gateway.why(answer.receipt_id))["sentences"]]
+    except NotFound as error:
+        # The receipt stays with the chat; the ledger may be off, or of another machine.
+        lines += ["", error.message]
+    await screen.app.push_screen_wait(Reader("Why this answer", "\n".join(lines)))
 
 
 def _yes(value: bool) -> str:

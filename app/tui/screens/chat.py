@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 
 from textual import on
 from textual.app import ComposeResult
@@ -16,7 +17,7 @@ from textual.widgets import Input, TextArea
 
 from edgecloud.errors import BadRequest, EdgeCloudError
 from edgecloud.settings import Settings
-from edgecloud.types import ModelCard
+from edgecloud.types import ChatRequest, Message, ModelCard
 
 from ..commands import HANDLERS
 from ..ports import Gateway, Store
@@ -25,7 +26,7 @@ from ..state.attachments import gather
 from ..state.commands import COMMANDS, matching, parse, unescaped
 from ..state.conversation import Conversation, Node
 from ..state.preferences import Preferences
-from ..state.preview import Preview, preview
+from ..state.preview import Preview, of_story, preview
 from ..widgets.bars import FootBar, TitleBar
 from ..widgets.code import CodeBlock
 from ..widgets.label import Label, plain
@@ -36,6 +37,9 @@ from ..widgets.welcome import Welcome
 
 LOOKS_PER_S = 12
 """How often a running answer is drawn. Tokens come faster than eyes and terminals take them."""
+
+ROUTER_PAUSE_S = 0.4
+"""How long nobody types before the router is asked what it would do."""
 
 QUIT_S = 1.0
 """A second Ctrl+C within this time leaves."""
@@ -94,6 +98,8 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         self._version = -1
         self._looks: Timer | None = None
         self._interrupted_at = -QUIT_S
+        self._story: Preview | None = None
+        self._asking: Timer | None = None
 
     def compose(self) -> ComposeResult:
         with Horizontal():
@@ -109,7 +115,9 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
 
     async def on_mount(self) -> None:
         self._looks = self.set_interval(1 / LOOKS_PER_S, self.look, pause=True)
+        self._asking = self.set_interval(ROUTER_PAUSE_S, self._hear_router, pause=True)
         self.query_one(PromptArea).focus()
+        self.prompt.take_back = self._take_back
         self.query_one(Sidebar).display = self.app.size.width >= SIDEBAR_FROM
         if self.first_prompt:
             self.query_one(PromptArea).put(self.first_prompt)
@@ -216,6 +224,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         session = self.session
         if session.version != self._version:
             self._version = session.version
+            self.ask_router()
             await self.transcript.sync()
             self.show_bars()
         if session.turn is not None and session.answering is not None:
@@ -245,9 +254,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         waiting = "waits" if len(session.queue) == 1 else "wait"
         act = "" if session.is_running else ", Enter sends"
         if session.queue:
-            queue.show(
-                f"{len(session.queue)} {waiting} · Esc takes back{act}: {session.queue[-1].typed[:60]}"
-            )
+            queue.show(f"{len(session.queue)} {waiting} · ↑ takes back{act}: {session.queue[-1].typed[:60]}")
         self.query_one(Welcome).display = session.is_fresh
         self.transcript.display = not session.is_fresh
         self.query_one(Welcome).show(self._who())
@@ -259,11 +266,39 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         self.set_class(chosen.private, "-private")
 
     def would(self) -> Preview:
-        """What would happen if the prompt were sent now."""
+        """What would happen if the prompt were sent now, as far as is known without asking."""
+        if self._story is not None:
+            return self._story
+        return preview(self.route.model or self.session.preferences.model, self.cards, self._length())
+
+    def next_request(self) -> ChatRequest:
+        """What would be sent now."""
+        typed = self.prompt.full_text
+        request = self.session.request(self.session.last_sendable(), self.route)
+        if typed.strip():
+            request = replace(request, messages=(*request.messages, Message("user", typed)))
+        return request
+
+    def ask_router(self) -> None:
+        """Ask what would be decided, once nobody has typed for a moment; without pools nothing is decided."""
+        self._story = None
+        if self.settings.pool and self._asking is not None:
+            self._asking.reset()
+            self._asking.resume()
+
+    async def _hear_router(self) -> None:
+        if self._asking is not None:
+            self._asking.pause()
+        try:
+            self._story = of_story(await self.gateway.explain(self.next_request()), self._length())
+        except EdgeCloudError as error:
+            self._story = Preview(error.message, False, 0)
+        self.show_bars()
+
+    def _length(self) -> int:
         messages = self.session.conversation.messages(self.session.conversation.head)
-        length = sum(len(message.content) for message in messages) + len(self.prompt.text)
-        model = self.route.model or self.session.preferences.model
-        return preview(model, self.cards, length + len(self.session.preferences.system))
+        typed = len(self.prompt.text) + len(self.session.preferences.system)
+        return typed + sum(len(message.content) for message in messages)
 
     def _frame(self, would: Preview) -> str:
         """What the frame of the prompt says of where it goes."""
@@ -322,9 +357,12 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         elif self.editing is not None:
             self.editing = None
             self.prompt.clear_all()
-        elif waiting := self.session.unqueue():
-            self.prompt.put(waiting.typed)
         self.do(self.look())
+
+    def _take_back(self) -> str | None:
+        waiting = self.session.unqueue()
+        self.show_bars()
+        return waiting.typed if waiting is not None else None
 
     def action_interrupt(self) -> None:
         """Ctrl+C: copy what is selected, else stop the answer, else leave at the second press."""
@@ -409,6 +447,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
 
     @on(TextArea.Changed, "#prompt")
     def prompt_changed(self) -> None:
+        self.ask_router()
         try:
             self.query_one(FootBar).show(self.would().line())
             commands = matching(self.prompt.text)

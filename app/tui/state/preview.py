@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from edgecloud.types import ModelCard
+
+from .receipt import money, seconds
 
 CHARACTERS_PER_TOKEN = 4
 
@@ -42,6 +45,20 @@ def preview(model: str, cards: Sequence[ModelCard], num_characters: int, *, cach
     is_local = card.engine != "pool"
     place = "on this machine" if is_local else "on a pool"
     return Preview(f"{card.id} {place}", is_local, tokens, "free" if is_local else "", cache=cache)
+
+
+def of_story(story: Mapping[str, Any], num_characters: int) -> Preview:
+    """What the router would decide, as `explain` tells it."""
+    decision = story["decision"]
+    first = decision["candidates"][0]
+    place = "on this machine" if first["local"] else "on a pool"
+    return Preview(
+        f"{first['engine']} {place}, {decision['reason']}",
+        bool(first["local"]),
+        num_characters // CHARACTERS_PER_TOKEN,
+        price=money(first["cost"], decision["currency"]),
+        wait=f"about {seconds(first['total_s']['p50'])}",
+    )
 
 
 def resolve(model: str, cards: Sequence[ModelCard]) -> ModelCard | None:

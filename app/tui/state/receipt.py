@@ -13,15 +13,11 @@ _SYMBOLS = {"USD": "$", "EUR": "€", "GBP": "£", "CNY": "¥", "JPY": "¥"}
 
 def line(receipt: Receipt) -> str:
     """Where it came from, how fast, how much and at what price, on one line."""
-    parts = [where(receipt)]
     if receipt.cache.verdict in ("exact", "semantic"):
-        parts.append(cache(receipt.cache))
+        how = cache(receipt.cache)
     else:
-        parts.append(f"first word {seconds(receipt.ttft_s)}")
-        if receipt.tokens_per_s:
-            parts.append(f"{receipt.tokens_per_s:.0f} tokens/s")
-    parts += [tokens(receipt), money(receipt.cost, receipt.currency)]
-    return " · ".join(parts)
+        how = f"first word {seconds(receipt.ttft_s)}{speed(receipt)}"
+    return " · ".join([where(receipt), money(receipt.cost, receipt.currency), how, tokens(receipt)])
 
 
 def details(receipt: Receipt) -> list[tuple[str, str]]:
@@ -59,7 +55,7 @@ def speed(receipt: Receipt) -> str:
 def tokens(receipt: Receipt) -> str:
     """Tokens in, of these reused, and out."""
     reused = f" ({receipt.cached_tokens:,} reused)" if receipt.cached_tokens else ""
-    return f"{receipt.prompt_tokens:,} in{reused}, {receipt.completion_tokens:,} out"
+    return f"{receipt.prompt_tokens:,} in, {receipt.completion_tokens:,} out{reused}"
 
 
 def cache(info: CacheInfo) -> str:

@@ -54,6 +54,8 @@ of several lines.
         super().__init__(id="prompt", soft_wrap=True, tab_behavior="focus", highlight_cursor_line=False)
         self.placeholder = "Ask anything"
         self.earlier = PromptHistory()
+        self.take_back: Callable[[], str | None] = lambda: None
+        """Gives back the prompt that waits last, if one does."""
         self._chips = Chips()
         self._clock = clock
         self._last_key_at = -1.0
@@ -123,6 +125,9 @@ of several lines.
         self._replace_via_keyboard("\n", *self.selection)
 
     def action_up(self) -> None:
+        if not self.text and (waiting := self.take_back()) is not None:
+            self.put(waiting)
+            return
         if self.cursor_at_first_line and self._recall(self.earlier.earlier(self.text)):
             return
         self.action_cursor_up()

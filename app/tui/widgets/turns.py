@@ -133,13 +133,13 @@ def branch_mark(place: tuple[int, int]) -> Content:
 def how_it_ended(node: Node) -> str:
     """What to say of an answer that did not simply end, with the next step."""
     if node.status == "failed":
-        return f"{node.error or 'The answer failed.'} · r asks again"
+        return f"{node.error or 'The answer failed.'} · Tab, r asks again"
     if node.status == "interrupted":
-        return "stopped · g goes on, r asks again" if node.message.content else "stopped before it began"
+        return "stopped · Tab, g goes on, r asks again" if node.message.content else "stopped before it began"
     if node.status == "running":
         return "still being written by another process"
     if node.finish_reason == "length":
-        return "cut at its longest · g goes on"
+        return "cut at its longest · Tab, g goes on"
     if not node.message.content and not node.message.tool_calls:
-        return "an empty reply · r asks again"
+        return "an empty reply · Tab, r asks again"
     return ""

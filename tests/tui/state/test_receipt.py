@@ -24,7 +24,7 @@ def make_receipt(**fields: object) -> Receipt:
 
 def test_the_line_says_where_how_fast_how_much_and_at_what_price() -> None:
     assert words.line(make_receipt()) == (
-        "local · smollm2 · first word 120 ms · 98 tokens/s · 2,010 in (1,840 reused), 52 out · free"
+        "local · smollm2 · free · first word 120 ms, 98 tokens/s · 2,010 in, 52 out (1,840 reused)"
     )
 
 
