@@ -240,7 +240,7 @@ def _reason(matcher: llguidance.LLMatcher) -> str:
     first, *rest = lines or ["no reason was given"]
     if first.startswith("oneOf constraints are not supported"):
         return "the branches of a oneOf can't be told apart, use anyOf"
-    if first.startswith("regex parse error"):
+    if "regex parse error" in first:
         cause = next((line.removeprefix("error: ") for line in rest if line.startswith("error: ")), first)
         return f"a pattern can't be read ({cause[:160]})"
     return first[:200].rstrip(".")

@@ -146,6 +146,7 @@ def test_a_pattern_that_cannot_be_followed_is_refused(compiler: SchemaCompiler, 
     with pytest.raises(BadRequest, match="The regular expression can't be enforced") as raised:
         compiler.regex(pattern, param="guided_regex")
     assert raised.value.param == "guided_regex"
+    assert "a pattern can't be read (" in raised.value.message
 
 
 def test_a_clone_goes_its_own_way(compiler: SchemaCompiler, vocabulary: Model) -> None:
