@@ -134,6 +134,21 @@ class HistorySettings(Section):
     retention_days: int = Field(0, ge=0, description="0: for ever")
 
 
+class CacheSettings(Section):
+    """Answers that are kept and given again."""
+
+    enabled: bool = Field(True, description="for `ask` and chat; off where history is off")
+    http: bool = Field(False, description="for HTTP requests too, where no header says otherwise")
+    max_wrong_per_100_requests: float = Field(
+        1.0, ge=0, le=100, description="wrong answers from similar prompts that are put up with; 0: none"
+    )
+    lifetime_days: float = Field(30.0, gt=0, description="how long an answer keeps that time doesn't change")
+    size_mb: float = Field(256.0, gt=0, description="what is worth least goes first")
+    languages: tuple[str, ...] = Field(
+        ("en",), description="ISO 639-1 codes of the languages that the embedder knows"
+    )
+
+
 class ReplicaEntry(Section):
     """One more address that serves the same model."""
 
@@ -301,6 +316,7 @@ class Settings(Section):
     local: LocalSettings = LocalSettings()
     server: ServerSettings = ServerSettings()
     history: HistorySettings = HistorySettings()
+    cache: CacheSettings = CacheSettings()
     chat: ChatSettings = ChatSettings()
     budget: BudgetSettings = BudgetSettings()
     router: RouterSettings = RouterSettings()

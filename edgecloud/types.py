@@ -112,9 +112,10 @@ class ChatRequest:
     `prompt` is text or token ids. `max_tokens` is clamped to what is left of the context. `logprobs` is
     None for off, else how many alternatives (0..20) come with each token. `echo` returns the prompt first
     (completions only; with `max_tokens` 0 it only scores). `deadline_s` is a duration in seconds from when
-    the gateway takes the request, the whole chain included. `priority` is vLLM's: smaller goes first. Before
-    `min_tokens` no token may end the answer. `tenant` is a short hash of the API key, `tags` are the
-    caller's.
+    the gateway takes the request, the whole chain included. `fresh` refuses kept answers; `cache` says
+    whether any may be given or kept at all, None what the settings say for the door. `priority` is vLLM's:
+    smaller goes first. Before `min_tokens` no token may end the answer. `files` are the absolute paths of
+    what was attached, whose text is in the messages. `tenant` is a short hash of the API key.
     """
 
     messages: tuple[Message, ...] = ()
@@ -140,8 +141,10 @@ class ChatRequest:
     mode: Mode = "auto"
     private: bool = False
     fresh: bool = False
+    cache: bool | None = None
     offline: bool = False
     journal: bool = True
+    files: tuple[str, ...] = ()
     chat_id: str | None = None
     parent_id: str | None = None
     tenant: str | None = None
