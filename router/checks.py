@@ -41,9 +41,11 @@ def is_public_address(text: str) -> bool:
 
 
 def is_mailbox(text: str) -> bool:
-    """Whether an email address may be somebody's: not one made for examples."""
-    domain = text.rpartition("@")[2].lower()
-    return not re.fullmatch(r"(?:.*\.)?(?:example\.(?:com|org|net)|example|test|invalid|localhost)", domain)
+    """Whether an email address may be somebody's: not one made for examples or for machines."""
+    user, _, domain = text.lower().rpartition("@")
+    return user not in ("git", "noreply", "no-reply") and not re.fullmatch(
+        r"(?:.*\.)?(?:example\.(?:com|org|net)|example|test|invalid|localhost)", domain
+    )
 
 
 def has_digit_and_letter(text: str) -> bool:
