@@ -53,18 +53,18 @@ def _rate(random: Random) -> Spread:
 def _facts(random: Random) -> Facts:
     return Facts(
         request_id="req-1",
-        estimated_tokens=random.randint(1, 8000),
-        num_prompt_tokens={name: random.randint(1, 8000) for name in _some(random)[:3]},
+        estimated_tokens=random.choice([50, 1500, 8000]),
+        num_prompt_tokens={name: random.choice([60, 1600, 9000]) for name in _some(random)[:3]},
         output_tokens=_spread(random, 1, 2000),
         max_tokens=random.choice([None, 1, 100, 4000]),
         num_choices=random.choice([1, 1, 3]),
         structure=Structure(num_words=random.randint(0, 2000), reasoning=random.randint(0, 5)),
-        needs=Needs(tools=_often(random, 0.2), json=_often(random, 0.2), images=_often(random, 0.1)),
-        privacy=EMAIL if _often(random, 0.2) else Privacy(),
-        covers=_some(random) if _often(random, 0.2) else None,
-        mode=random.choice(["auto", "auto", "quality", "balanced", "cheap", "local", "pool"]),
-        private=_often(random, 0.1),
-        offline=_often(random, 0.1),
+        needs=Needs(tools=_often(random, 0.2), json=_often(random, 0.1), images=_often(random, 0.1)),
+        privacy=EMAIL if _often(random, 0.1) else Privacy(),
+        covers=_some(random) if _often(random, 0.1) else None,
+        mode=random.choice(["auto"] * 8 + ["quality", "balanced", "cheap", "local", "pool"]),
+        private=_often(random, 0.05),
+        offline=_often(random, 0.05),
         deadline_s=random.uniform(0.1, 500) if _often(random, 0.3) else None,
         vector=(0.6, 0.8) if _often(random, 0.3) else None,
     )
@@ -76,25 +76,25 @@ def _engine(random: Random, name: str) -> EngineView:
         name=name,
         kind="local" if local else random.choice(["pool", "hosted"]),
         local=local,
-        model=random.choice(["small-1b", "large-100b", "who-knows"]),
+        model=random.choice(["small-8b", "middling-30b", "large-100b", "who-knows"]),
         capabilities=Capabilities(
-            context=random.choice([10, 2048, 8192, 131_072]),
-            tools=_often(random, 0.8),
-            json=_often(random, 0.8),
+            context=random.choice([10, 2048, 8192, 131_072, 131_072, 131_072]),
+            tools=_often(random, 0.9),
+            json=_often(random, 0.9),
             images=_often(random, 0.5),
             logprobs=_often(random, 0.8),
         ),
         price=random.choice(
-            [Price(), Price(random.uniform(0, 20), random.uniform(0, 2), random.uniform(0, 60))]
+            [Price(), Price(random.uniform(0, 3), random.uniform(0, 0.3), random.uniform(0, 9))]
         ),
-        currency=random.choice(["USD", "USD", "EUR", "CNY"]),
+        currency=random.choice(["USD", "USD", "USD", "EUR", "CNY"]),
         region=random.choice(["", "eu", "us"]),
         breaker=BreakerView(
-            random.choice(["closed", "closed", "closed", "open", "half-open"]),
+            random.choice(["closed"] * 6 + ["open", "half-open"]),
             random.choice([None, NOW + random.uniform(0, 100)]),
             _often(random, 0.2),
         ),
-        speed=Speed(_spread(random, 0, 50), _rate(random), _rate(random), _spread(random, 0, 2)),
+        speed=Speed(_spread(random, 0, 5), _rate(random), _rate(random), _spread(random, 0, 2)),
         warm_tokens=random.choice([0, 0, random.randint(0, 8000)]),
     )
 
@@ -115,7 +115,7 @@ def _world(random: Random) -> World:
         now=NOW,
         engines=tuple(_engine(random, name) for name in _some(random)),
         budgets=tuple(_budget(random) for _ in range(random.choice([0, 0, 1, 2]))),
-        key=key if _often(random, 0.3) else None,
+        key=key if _often(random, 0.2) else None,
         rates=random.choice([{}, {"EUR": 1.1}, {"EUR": 1.1, "CNY": 0.14}]),
     )
 
@@ -123,9 +123,9 @@ def _world(random: Random) -> World:
 def _settings(random: Random) -> Settings:
     return make_settings(
         router={
-            "mode": random.choice(["quality", "balanced", "balanced", "cheap", "local", "pool"]),
+            "mode": random.choice(["quality", "balanced", "balanced", "balanced", "cheap", "local"]),
             "cascade": _often(random, 0.7),
             "answer_value": random.choice([0.0, 0.02, 1.0]),
         },
-        privacy={"regions": random.choice([(), (), ("eu",)])},
+        privacy={"regions": random.choice([(), (), (), (), ("eu",)])},
     )

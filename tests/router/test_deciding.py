@@ -70,6 +70,7 @@ def test_a_stricter_request_never_gains_an_engine(case: Case) -> None:
     )
 
 
+# cases: R40
 @MANY
 @given(CASES)
 def test_a_disallowed_engine_is_nowhere_in_a_decision(case: Case) -> None:

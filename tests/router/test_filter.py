@@ -209,3 +209,11 @@ def test_a_request_has_the_last_word_on_the_mode() -> None:
 
     assert mode_of(make_facts(), settings) == "cheap"
     assert mode_of(make_facts(mode="quality"), settings) == "quality"
+
+
+# cases: R24
+def test_limits_that_are_not_set_limit_nothing() -> None:
+    unlimited = KeyLimits("work", engines=None, tokens_left=None)
+    facts = make_facts(max_tokens=None, deadline_s=None, covers=None)
+
+    assert filter(facts, make_world(key=unlimited, budgets=()), SETTINGS).removed == ()

@@ -72,6 +72,7 @@ def test_numbers_are_in_the_worlds_currency() -> None:
     assert candidate.total_s == Spread(3.0, 3.0)
 
 
+# cases: R44
 @pytest.mark.parametrize(
     ("mode", "first"), [("quality", "cloud"), ("balanced", "laptop"), ("cheap", "laptop")]
 )
