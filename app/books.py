@@ -64,6 +64,10 @@ class Books:
         self._reserved.discard(closing.receipt.id)
         self._keep(lambda ledger: close_request(ledger, closing))
 
+    def bind(self, session: str, reasons: Any) -> None:
+        """Keep why a conversation stays on this machine."""
+        self._keep(lambda ledger: ledger.bind(session, reasons))
+
     def keep_engines(self, states: Mapping[str, Any]) -> None:
         """Keep what was learnt of engines."""
         self._keep(lambda ledger: ledger.keep_engines(states))

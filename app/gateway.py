@@ -101,6 +101,8 @@ class Gateway:
             if request.door != "http":
                 # What a person typed is kept whatever becomes of it, a wrong model name included.
                 turn, notice = await self._begin(request)
+            if turn is not None:
+                run.request = dataclasses.replace(request, chat_id=turn.turn.chat_id)
             answer = await self._decide(run)
             if request.door == "http":
                 turn, notice = await self._begin(request)
@@ -192,7 +194,7 @@ class Gateway:
         """
         from .explaining import plan_story
 
-        return plan_story(await self.routing.plan(request, wait=False))
+        return plan_story(await self.routing.plan(request, dry=True))
 
     async def why(self, request_id: str, *, tenant: str | None = None) -> dict[str, Any]:
         """What was decided for a request of the past and what came of it; with a `tenant` only that key's
@@ -208,7 +210,7 @@ class Gateway:
         return story
 
     async def router_states(self) -> list[dict[str, Any]]:
-        """Every engine that requests are routed among, with the state of its addresses; none without pools."""
+        """Every engine of the router with the state of its addresses; none without pools."""
         return await self.routing.states() if self.settings.pool else []
 
     async def aclose(self) -> None:

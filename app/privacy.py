@@ -1,21 +1,73 @@
-"""What a request's text says about who may see it."""
+"""What binds a conversation to this machine, remembered for as long as there is the conversation."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from typing import Any
+
+from edgecloud.errors import StorageError
 from edgecloud.settings import Settings
 from edgecloud.types import ChatRequest
+from edgecloud.wire.native import dump_record, load_record
 
 from ..router.facts import Privacy
+from ..router.privacy import ASKED, PINNED, PUBLIC, judge
 from .books import Books
+from .warmth import session_of
+
+KEPT = 1024
+"""Conversations whose verdict is kept in memory; the others are looked up."""
+
+WISHES = frozenset({ASKED.label, PINNED.label})
 
 
 class PrivacyDesk:
-    """Looks at every request before anybody else does."""
+    """Looks at every request before it is decided who may see it."""
 
     def __init__(self, settings: Settings, books: Books | None) -> None:
         self._settings = settings
         self._books = books
+        self._known: OrderedDict[str, Privacy] = OrderedDict()
 
-    async def look_at(self, request: ChatRequest) -> Privacy:
-        """Whether the request has to stay on this machine, and why."""
-        return Privacy()
+    async def look_at(self, request: ChatRequest, *, remember: bool = True) -> Privacy:
+        """Whether the request has to stay on this machine, and why; once that is so, for all that follows in
+        its conversation, unless it is only looked at (`remember` is False).
+        """
+        session = session_of(request)
+        earlier = await self._earlier(session)
+        if request.door == "chat":
+            # The chat's own switch is in every request; what was found in it is not undone by that.
+            earlier = _without_wishes(earlier)
+        privacy = judge(request, self._settings.privacy, paths=request.files, earlier=earlier)
+        if session is not None and remember:
+            self._remember(session, privacy, is_news=privacy != earlier)
+        return privacy
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    async def _earlier(self, session: str | None) -> Privacy:
+        if session is None:
+            return PUBLIC
+        if session in self._known:
+            return self._known[session]
+        if self._books is None:
+            return PUBLIC
+        try:
+            kept: Any = await self._books.do(lambda ledger: ledger.binding(session))
+        except StorageError:
+            # The conversation's own text is looked at again in any case; only a bare wish can be lost.
+            return PUBLIC
+        return PUBLIC if kept is None else load_record(Privacy, kept)
+
+    def _remember(self, session: str, privacy: Privacy, *, is_news: bool) -> None:
+        self._known[session] = privacy
+        self._known.move_to_end(session)
+        while len(self._known) > KEPT:
+            self._known.popitem(last=False)
+        if privacy.local_only and is_news and self._books is not None:
+            self._books.bind(session, dump_record(privacy))
+
+
+def _without_wishes(privacy: Privacy) -> Privacy:
+    reasons = tuple(reason for reason in privacy.reasons if reason.label not in WISHES)
+    return Privacy(bool(reasons), reasons)

@@ -70,12 +70,12 @@ class Routing:
         self._privacy = PrivacyDesk(settings, books)
         self.engines = Engines(settings, models, books)
 
-    async def plan(self, request: ChatRequest, *, wait: bool = True, left_s: float | None = None) -> Plan:
-        """Decide. Waits for an engine that comes back in time where all that is left only rest, unless not to
-        `wait`. Raises the refusal of an empty set.
+    async def plan(self, request: ChatRequest, *, dry: bool = False, left_s: float | None = None) -> Plan:
+        """Decide. Waits for an engine that comes back in time where all that is left only rest. A `dry` run
+        waits for nobody and leaves no trace. Raises the refusal of an empty set.
         """
         upstreams = await self.engines.all()
-        privacy = await self._privacy.look_at(request)
+        privacy = await self._privacy.look_at(request, remember=not dry)
         began = time.monotonic()
         while True:
             spent_s = time.monotonic() - began
@@ -90,7 +90,7 @@ class Routing:
             allowed = permit(facts, world, self._settings)
             if allowed.engines:
                 return Plan(facts, world, allowed, rank(facts, allowed, world, self._quality, self._settings))
-            rest_s = wait_s(facts, allowed, world, self._settings) if wait else None
+            rest_s = None if dry else wait_s(facts, allowed, world, self._settings)
             if rest_s is None or (left_s is None and spent_s + rest_s > self._settings.router.wait_s):
                 raise refusal(facts, allowed, world)
             await asyncio.sleep(rest_s)

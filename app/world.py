@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from edgecloud.engine import Engine
-from edgecloud.errors import EdgeCloudError, StorageError
+from edgecloud.errors import ConfigError, EdgeCloudError, StorageError
 from edgecloud.settings import PoolEntry, Settings
 
 from .books import Books
@@ -99,6 +99,9 @@ class Engines:
                 for engine, (url, weight) in zip(engines, urls, strict=True)
             ]
             found.append(remote_upstream(entry, deployments, settings.budget, self._clock))
+        names = [upstream.name for upstream in found]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ConfigError(f"Two engines are called {twice!r}: give the pool of that name another.")
         return found
 
     async def _local(self, name: str) -> Upstream:
@@ -107,8 +110,8 @@ class Engines:
         info = getattr(engine, "info", None)
         parameters = info.n_params / 1e9 if info is not None and info.n_params else None
         return Upstream(
-            name,
             engine.name,
+            name,
             "local",
             [Deployment(IN_PROCESS, engine)],
             local=engine.local,

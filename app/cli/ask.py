@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from edgecloud.errors import BadRequest, EdgeCloudError, NotFound
-from edgecloud.types import ChatRequest, Constraint, Message, Sampling
+from edgecloud.types import ChatRequest, Constraint, Message, Mode, Sampling
 
 from .shell import State
 
@@ -78,6 +79,12 @@ class Number(click.FloatRange):
 @click.option("-q", "--quiet", is_flag=True, help="No notes on stderr, errors only.")
 @click.option("--no-history", is_flag=True, help="Do not keep prompt and answer.")
 @click.option("--offline", is_flag=True, help="Connect to nothing but this machine.")
+@click.option(
+    "--mode", type=click.Choice(get_args(Mode)), default="auto", help="What matters most this time."
+)
+@click.option("--private", is_flag=True, help="This chat stays on this machine.")
+@click.option("--fresh", is_flag=True, help="No remembered answer.")
+@click.option("--dry-run", is_flag=True, help="Say who would be asked and why; ask nobody.")
 @click.pass_obj
 def ask(
     state: State,
@@ -102,6 +109,10 @@ def ask(
     quiet: bool,
     no_history: bool,
     offline: bool,
+    mode: Mode,
+    private: bool,
+    fresh: bool,
+    dry_run: bool,
 ) -> None:
     """Ask one question. The answer is on stdout and nothing else is.
 
@@ -135,13 +146,22 @@ def ask(
             constraint=_schema(schema) if schema else None,
             deadline_s=timeout,
             offline=settings.offline,
+            mode=mode,
+            private=private,
+            fresh=fresh,
             journal=not no_history,
+            files=tuple(os.path.abspath(name) for name in files if name != "-"),
             chat_id=chat_id,
             door="ask",
         )
     except EdgeCloudError as error:
         printer.end(error)
         raise
+    if dry_run:
+        from .why import print_plan
+
+        print_plan(state, settings, request, as_json=as_json)
+        return
     try:
         answer(state, settings, request, printer, quiet=quiet)
     except Interrupted as interrupted:

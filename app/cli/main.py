@@ -35,7 +35,10 @@ COMMANDS = {
     "history": Command("history", "List, show, search, export and remove chats."),
     "models": Command("models", "List, get, choose and tune models."),
     "pool": Command("pool", "Serve a model to other machines; manage the servers that this one uses."),
+    "route": Command("route", "Explain where requests go, and list where they went."),
     "serve": Command("serve", "Serve the OpenAI and Anthropic APIs on this machine."),
+    "stats": Command("stats", "Requests, tokens, money and speed, by engine and day."),
+    "why": Command("why", "Say why a request went where it went."),
 }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from edgecloud.settings import Settings
 
+    from ...router.ledger import Ledger
     from ..client import GatewayClient
     from ..gateway import Gateway
     from ..history import History
@@ -47,6 +48,14 @@ class State:
                 self._warned_of.add(name)
                 warn(f"{name} is no setting of edgecloud's; `edgecloud config show` lists them all.")
         return settings
+
+    def ledger(self) -> Ledger:
+        """What was asked of whom and what it cost."""
+        from edgecloud.settings import data_dir
+
+        from ...router.ledger import Ledger
+
+        return Ledger(data_dir() / "edgecloud.db")
 
     def history(self) -> History:
         """The user's history, with what crashed processes left put right."""

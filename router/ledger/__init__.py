@@ -7,8 +7,8 @@
 Sums are kept by account and period (`budgets.Limit`), so a check costs the same after a million requests.
 """
 
-from .entries import AttemptEntry, EngineDay, RequestEntry
+from .entries import AttemptEntry, EngineSums, RequestEntry
 from .store import Ledger
 from .tables import MIGRATIONS
 
-__all__ = ["MIGRATIONS", "AttemptEntry", "EngineDay", "Ledger", "RequestEntry"]
+__all__ = ["MIGRATIONS", "AttemptEntry", "EngineSums", "Ledger", "RequestEntry"]

@@ -37,8 +37,10 @@ class RequestEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineDay:
-    """What one engine did on one local day (`2026-11-30`). Seconds are medians over its answers."""
+class EngineSums:
+    """What one engine did on one local day (`2026-11-30`), or in all (`day` is ""). `engine` is "" for
+    requests that nobody was asked. Speeds are medians over its answers.
+    """
 
     day: str
     engine: str

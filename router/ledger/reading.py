@@ -9,7 +9,9 @@ from statistics import median
 from typing import Any
 
 from ..money import amount
-from .entries import EngineDay
+from .entries import EngineSums
+
+HITS = ("exact", "semantic")
 
 MIN_PREFIX = 4
 """Digits that the beginning of a request's id must have to stand for it."""
@@ -101,28 +103,26 @@ def recent(connection: sqlite3.Connection, limit: int) -> list[dict[str, Any]]:
     return [dict(zip(names, (*row[:-1], amount(row[-1])), strict=True)) for row in rows]
 
 
-def days(connection: sqlite3.Connection, since: float) -> tuple[EngineDay, ...]:
-    """One line for each day and engine since then."""
+def sums(connection: sqlite3.Connection, since: float, *, by_day: bool) -> tuple[EngineSums, ...]:
+    """One line for each engine since then, or for each day and engine."""
+    day = "day" if by_day else "''"
     rows = connection.execute(
-        """SELECT day, engine, outcome, cache, prompt_tokens, cached_tokens, completion_tokens, nano,
-                  ttft_s, total_s, tokens_per_s
-           FROM requests WHERE created >= ? ORDER BY day, engine""",
+        f"""SELECT {day}, engine, outcome, cache, prompt_tokens, cached_tokens, completion_tokens, nano,
+                   ttft_s, total_s, tokens_per_s
+            FROM requests WHERE created >= ? ORDER BY 1, 2""",
         (since,),
     )
-    return tuple(
-        _engine_day(day, engine, list(group))
-        for (day, engine), group in groupby(rows, key=lambda row: row[:2])
-    )
+    return tuple(_summed(*head, list(group)) for head, group in groupby(rows, key=lambda row: row[:2]))
 
 
-def _engine_day(day: str, engine: str, rows: list[tuple[Any, ...]]) -> EngineDay:
-    answered = [row for row in rows if row[2] == "ok" and row[3] not in ("exact", "semantic")]
-    return EngineDay(
+def _summed(day: str, engine: str, rows: list[tuple[Any, ...]]) -> EngineSums:
+    answered = [row for row in rows if row[2] == "ok" and row[3] not in HITS]
+    return EngineSums(
         day,
         engine,
         requests=len(rows),
         failed=sum(row[2] != "ok" for row in rows),
-        cache_hits=sum(row[3] in ("exact", "semantic") for row in rows),
+        cache_hits=sum(row[3] in HITS for row in rows),
         prompt_tokens=sum(row[4] for row in rows),
         cached_tokens=sum(row[5] for row in rows),
         completion_tokens=sum(row[6] for row in rows),

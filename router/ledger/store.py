@@ -17,7 +17,7 @@ from edgecloud.storage import open_database, storage_errors, this_process, trans
 from ..budgets import Limit
 from ..money import Price
 from . import accounts, reading, reserving
-from .entries import AttemptEntry, EngineDay, RequestEntry
+from .entries import AttemptEntry, EngineSums, RequestEntry
 from .tables import MIGRATIONS
 
 
@@ -101,10 +101,27 @@ class Ledger:
                 )
             reserving.settle(connection, receipt.id, limits, entry.nano)
 
+    def bind(self, session: str, reasons: Any) -> None:
+        """Keep, as JSON, why a conversation stays on this machine."""
+        with self._writing() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO private_sessions VALUES (?, ?, ?)",
+                (session, self._clock(), json.dumps(reasons)),
+            )
+
+    def binding(self, session: str) -> Any:
+        """What `bind` kept for a conversation, None where it is not bound."""
+        with self._reading() as connection:
+            row = connection.execute(
+                "SELECT json FROM private_sessions WHERE session = ?", (session,)
+            ).fetchone()
+        return json.loads(row[0]) if row else None
+
     def forget_chats(self, chat_ids: Sequence[str]) -> None:
         """Remove what was decided in chats, and which requests were theirs; what was spent stays counted."""
         with self._writing() as connection:
             for chat_id in chat_ids:
+                connection.execute("DELETE FROM private_sessions WHERE session = ?", (chat_id,))
                 connection.execute("DELETE FROM decisions WHERE chat_id = ?", (chat_id,))
                 connection.execute("UPDATE requests SET chat_id = NULL WHERE chat_id = ?", (chat_id,))
 
@@ -143,10 +160,10 @@ class Ledger:
         with self._reading() as connection:
             return reading.recent(connection, limit)
 
-    def days(self, since: float) -> tuple[EngineDay, ...]:
-        """What each engine did on each day since then (Unix seconds), in order of days."""
+    def sums_since(self, since: float, *, by_day: bool = False) -> tuple[EngineSums, ...]:
+        """What each engine did since then (Unix seconds), or on each day since then, in order of days."""
         with self._reading() as connection:
-            return reading.days(connection, since)
+            return reading.sums(connection, since, by_day=by_day)
 
     # ------------------------------------------------------------------------------------------------- inside
 

@@ -41,6 +41,8 @@ def create_ledger(connection: sqlite3.Connection) -> None:
             json TEXT NOT NULL) WITHOUT ROWID""",
         "CREATE INDEX decisions_by_created ON decisions (created)",
         "CREATE INDEX decisions_by_chat ON decisions (chat_id) WHERE chat_id IS NOT NULL",
+        """CREATE TABLE private_sessions (
+            session TEXT PRIMARY KEY, updated REAL NOT NULL, json TEXT NOT NULL) WITHOUT ROWID""",
         """CREATE TABLE engines (
             name TEXT PRIMARY KEY, updated REAL NOT NULL, json TEXT NOT NULL) WITHOUT ROWID""",
     ):

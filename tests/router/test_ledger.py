@@ -249,13 +249,15 @@ def test_days_are_summed_by_engine(ledger: Ledger) -> None:
     ledger.settle(entry("req-2", nano(0.25), outcome="upstream_failed"), [], limits())
     ledger.settle(entry("req-3", engine="smollm2"), [], limits())
     ledger.settle(entry("req-4", created=NOW - 86400), [], limits())
-    days = ledger.days(NOW - 2 * 86400)
+    days = ledger.sums_since(NOW - 2 * 86400, by_day=True)
     assert [(day.day, day.engine, day.requests, day.failed, day.cost) for day in days] == [
         ("2026-11-29", "big", 1, 0, 0.0),
         ("2026-11-30", "big", 2, 1, 0.75),
         ("2026-11-30", "smollm2", 1, 0, 0.0),
     ]
-    assert [day.requests for day in ledger.days(NOW)] == [2, 1]
+    totals = ledger.sums_since(NOW - 2 * 86400)
+    assert [(each.engine, each.requests) for each in totals] == [("big", 3), ("smollm2", 1)]
+    assert [each.requests for each in ledger.sums_since(NOW)] == [2, 1]
 
 
 def test_deleting_a_chat_forgets_what_was_decided_in_it_and_not_what_it_cost(ledger: Ledger) -> None:

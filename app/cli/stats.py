@@ -1,0 +1,116 @@
+"""`edgecloud stats`: requests, tokens, money and speed, by engine and day."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import click
+
+from .shell import State, print_json, print_table, print_text
+
+if TYPE_CHECKING:
+    from edgecloud.settings import Settings
+
+    from ...router.ledger import EngineSums, Ledger
+
+DAY_S = 86400.0
+BAR = 32
+
+
+@click.command()
+@click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True, help="How far back.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@click.pass_obj
+def stats(state: State, days: int, as_json: bool) -> None:
+    """Show what was asked of which engine, what it took and what it cost."""
+    settings, ledger = state.settings(), state.ledger()
+    since = time.time() - days * DAY_S
+    totals, daily = ledger.sums_since(since), ledger.sums_since(since, by_day=True)
+    budgets = _budgets(settings, ledger)
+    if as_json:
+        print_json(
+            {
+                "days": days,
+                "currency": settings.budget.currency,
+                "engines": [dataclasses.asdict(each) for each in totals],
+                "by_day": [dataclasses.asdict(each) for each in daily],
+                "budgets": budgets,
+            }
+        )
+        return
+    if not totals:
+        print_text(f"Nothing was asked in the last {days} days.")
+        return
+    print_table([HEAD, *(_row(each) for each in totals)])
+    print_text("\n".join(["", *plot(daily, settings.budget.currency)]))
+    for budget in budgets:
+        print_text(
+            f"{budget['name']}: {budget['spent']:.6g} of {budget['limit']:g} {settings.budget.currency} "
+            f"spent, {budget['reserved']:.6g} reserved"
+        )
+
+
+HEAD = (
+    "engine",
+    "requests",
+    "failed",
+    "cached",
+    "tokens in",
+    "of it cached",
+    "out",
+    "cost",
+    "first",
+    "speed",
+)
+
+
+def _row(sums: EngineSums) -> tuple[str, ...]:
+    share = sums.cached_tokens / sums.prompt_tokens if sums.prompt_tokens else 0.0
+    return (
+        sums.engine or "nobody",
+        f"{sums.requests:,}",
+        f"{sums.failed:,}",
+        f"{sums.cache_hits:,}",
+        f"{sums.prompt_tokens:,}",
+        f"{share:.0%}",
+        f"{sums.completion_tokens:,}",
+        f"{sums.cost:.4f}",
+        f"{sums.ttft_s:.2f} s",
+        f"{sums.tokens_per_s:.0f} tokens/s",
+    )
+
+
+def plot(daily: Sequence[EngineSums], currency: str) -> list[str]:
+    """One bar a day for its requests, with its tokens and money."""
+    days = {day: list(group) for day, group in groupby(daily, key=lambda sums: sums.day)}
+    most = max((sum(each.requests for each in of_day) for of_day in days.values()), default=1)
+    lines = []
+    for day, of_day in days.items():
+        requests = sum(each.requests for each in of_day)
+        tokens = sum(each.prompt_tokens + each.completion_tokens for each in of_day)
+        cost = sum(each.cost for each in of_day)
+        bar = _bar(requests / most)
+        lines.append(f"{day}  {bar:<{BAR}}  {requests:,} requests, {tokens:,} tokens, {cost:.4f} {currency}")
+    return lines
+
+
+def _bar(share: float) -> str:
+    """A bar to an eighth of a character; something that is not nothing always shows."""
+    eighths = max(1, round(share * BAR * 8))
+    return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
+
+
+def _budgets(settings: Settings, ledger: Ledger) -> list[dict[str, float | str]]:
+    from ...router.budgets import limits_of
+
+    limits = limits_of(settings.budget, time.time(), chat_id=None, tenant=None)
+    views = (limit.view(*sums) for limit, sums in zip(limits, ledger.sums(limits), strict=True))
+    return [
+        {"name": view.name, "limit": view.limit, "spent": view.spent, "reserved": view.reserved}
+        for view in views
+        if view is not None
+    ]
