@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 
 # Nine in ten private requests that were kept apart pass it, and under one in a hundred of all others
-# (bench/privacy.py).
+# (bench/deciding.py).
 THRESHOLD = 1.65
 # A pasted book says what is wanted at its beginning or its end.
 READ_CHARS = 600
