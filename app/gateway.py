@@ -1,7 +1,7 @@
 """The one way through the house: a request in, a stream of events out, ending in one `Finish` or one raised
 error.
 
-    journal the prompt -> decide who is asked -> answer -> journal the deltas -> receipt, ledger
+    journal the prompt -> decide who may answer -> a kept answer, or ask -> journal the deltas -> receipt
 
 Where only one engine is meant and nobody has to be paid, it is asked directly and no router is loaded.
 """
@@ -14,7 +14,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from edgecloud.engine import Embedder, Engine
 from edgecloud.errors import BadRequest, EdgeCloudError, InternalError, NotFound
@@ -38,6 +38,7 @@ from .books import Books
 from .deadline import within_deadline
 from .direct import ask_alone, permit
 from .journal import Journal, OpenTurn, Status
+from .memory import Memory, answerer_of
 from .run import Run
 
 if TYPE_CHECKING:
@@ -45,8 +46,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Answer = Callable[[str | None], Awaitable[AsyncGenerator[EngineEvent, None]]]
-"""Gives the events of an answer that was decided on, for a chat with this id."""
+
+class Answer(NamedTuple):
+    """What was decided: `ask` gives the events for a chat with this id; so may a kept answer of one of the
+    `answerers`.
+    """
+
+    ask: Callable[[str | None], Awaitable[AsyncGenerator[EngineEvent, None]]]
+    answerers: tuple[str, ...]
 
 
 class Models(Protocol):
@@ -63,7 +70,7 @@ class Models(Protocol):
 
 class Gateway:
     """Everything the doors may ask for. `journal` is None where history is switched off, `books` where no
-    ledger is kept.
+    ledger is kept, `memory` where answers are not kept.
     """
 
     def __init__(
@@ -72,11 +79,13 @@ class Gateway:
         catalog: Models,
         journal: Journal | None = None,
         books: Books | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.settings = settings
         self.catalog = catalog
         self.journal = journal
         self.books = books
+        self.memory = memory
         self._routing: Routing | None = None
 
     @property
@@ -101,13 +110,11 @@ class Gateway:
             if request.door != "http":
                 # What a person typed is kept whatever becomes of it, a wrong model name included.
                 turn, notice = await self._begin(request)
-            if turn is not None:
-                run.request = dataclasses.replace(request, chat_id=turn.turn.chat_id)
             answer = await self._decide(run)
             if request.door == "http":
                 turn, notice = await self._begin(request)
             chat_id = turn.turn.chat_id if turn else request.chat_id
-            async with aclosing(within_deadline(await answer(chat_id), run)) as events:
+            async with aclosing(within_deadline(await self._source(run, answer, chat_id), run)) as events:
                 async for event in events:
                     run.see(event)
                     if isinstance(event, Done):
@@ -194,7 +201,7 @@ class Gateway:
         """
         from .explaining import plan_story
 
-        return plan_story(await self.routing.plan(request, dry=True))
+        return plan_story(await self.routing.plan(request, wait=False))
 
     async def why(self, request_id: str, *, tenant: str | None = None) -> dict[str, Any]:
         """What was decided for a request of the past and what came of it; with a `tenant` only that key's
@@ -210,11 +217,13 @@ class Gateway:
         return story
 
     async def router_states(self) -> list[dict[str, Any]]:
-        """Every engine of the router with the state of its addresses; none without pools."""
+        """Every engine that requests are routed among, with the state of its addresses; none without pools."""
         return await self.routing.states() if self.settings.pool else []
 
     async def aclose(self) -> None:
-        """Close engines, then write what history and ledger still have queued."""
+        """Keep what is being kept, close engines, then write what history and ledger still have queued."""
+        if self.memory is not None:
+            await self.memory.aclose()
         if self._routing is not None:
             await self._routing.aclose()
         await self.catalog.aclose()
@@ -235,14 +244,24 @@ class Gateway:
             async def answer(chat_id: str | None) -> AsyncGenerator[EngineEvent, None]:
                 return (await routing.execution(run, plan, chat_id)).events()
 
-            return answer
+            upstreams = await routing.engines.all()
+            allowed = (upstreams[name].deployments[0].engine for name in plan.allowed.engines)
+            return Answer(answer, tuple(answerer_of(self.settings, each) for each in allowed))
         engine = await self.catalog.engine(request.model, listed_only=request.door == "http")
         permit(engine, request, self.settings)
 
         async def ask(chat_id: str | None) -> AsyncGenerator[EngineEvent, None]:
             return ask_alone(engine, run)
 
-        return ask
+        return Answer(ask, (answerer_of(self.settings, engine),))
+
+    async def _source(
+        self, run: Run, answer: Answer, chat_id: str | None
+    ) -> AsyncGenerator[EngineEvent, None]:
+        """The events of a kept answer, or those of who is asked."""
+        if self.memory is None or not self.memory.serves(run.request):
+            return await answer.ask(chat_id)
+        return self.memory.through(run, answer.ask, chat_id, answer.answerers)
 
     def _is_routed(self, request: ChatRequest) -> bool:
         """Whether there is a choice, or somebody to be paid."""
@@ -281,5 +300,5 @@ class Gateway:
             self._routing.learned(run)
         if turn is None or self.journal is None:
             return None
-        known = receipt if run.tried else None
+        known = receipt if run.tried or run.cache.entry_id else None
         return await self.journal.finish(turn, known, status, error.message if error else None, wait_s=wait_s)

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from edgecloud.settings import Settings, data_dir
 
 if TYPE_CHECKING:
+    from edgecloud.engine import Embedder
+
+    from ..cache.answers import AnswerCache
     from ..router.ledger import Ledger
     from .client import GatewayClient
     from .gateway import Gateway
@@ -26,6 +29,7 @@ def build_gateway(settings: Settings) -> Gateway:
     from .catalog import Catalog
     from .gateway import Gateway
     from .journal import Journal
+    from .memory import Memory
 
     def open_history() -> History:
         from .history import History
@@ -42,8 +46,27 @@ def build_gateway(settings: Settings) -> Gateway:
         path = data_dir() / "edgecloud.db"
         return Ledger(path, currency=settings.budget.currency, busy_s=LEDGER_BUSY_S)
 
+    catalog = Catalog(settings)
+
+    async def embedder() -> Embedder:
+        return await catalog.embedder("auto", listed_only=False)
+
     journal = Journal(open_history) if settings.history.enabled else None
-    return Gateway(settings, Catalog(settings), journal, Books(open_ledger))
+    # Who keeps no questions wants no answers kept either.
+    memory = Memory(settings, lambda: open_answers(settings), embedder) if settings.history.enabled else None
+    return Gateway(settings, catalog, journal, Books(open_ledger), memory)
+
+
+def open_answers(settings: Settings) -> AnswerCache:
+    """The kept answers. Raises `StorageError`."""
+    from ..cache.answers import AnswerCache
+
+    cache = settings.cache
+    return AnswerCache(
+        data_dir() / "cache.db",
+        max_wrong_per_100=cache.max_wrong_per_100_requests,
+        limit_bytes=int(cache.size_mb * 2**20),
+    )
 
 
 async def open_gateway(settings: Settings) -> Gateway | GatewayClient:

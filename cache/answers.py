@@ -23,7 +23,7 @@ from .control import AUDIT_RATE, Policy
 from .experience import Domain
 from .index import encode
 from .reading import read
-from .records import Answer, Embedded, Entry, Found, Hit, Key, Near, Removal, Stats, Tier, text_of
+from .records import Answer, Embedded, Entry, Found, Hit, Key, Near, Recalled, Removal, Stats, Tier, text_of
 from .replay import worth_keeping
 from .same import Judgement, SameAnswer, shipped
 from .spaces import Spaces
@@ -70,27 +70,39 @@ class AnswerCache:
 
     # ------------------------------------------------------------------------------------------- requests
 
-    def lookup(
-        self, key: Key, embedded: Embedded | None, answerers: Collection[str], *, fresh: bool = False
-    ) -> Found:
-        """An answer that may serve this request, or the nearest one that may not.
+    def recall(self, key: Key, answerers: Collection[str], *, fresh: bool = False) -> Recalled:
+        """The answer to this very request, or to one that says the same to the letter. Needs no vector.
 
-        `answerers` are those that may answer it. A `fresh` request is never served; the answer that it gets
-        teaches whether it should have been.
+        `answerers` are those that may answer it. A `fresh` request is not served.
         """
         if not key.is_cached or not answerers:
-            return Found()
+            return Recalled()
         now = self._clock()
         with self._writing() as connection:
             store.add(connection, "lookups", 1)
             if key.exact is not None and not fresh:
                 row = store.find_exact(connection, key, answerers, now)
                 if row is not None:
-                    return Found(hit=self._hit(connection, row, "exact", 1.0, 1.0, now))
-            partition = _in_space(key, embedded)
-            if partition is None or embedded is None:
-                return Found()
-            return self._similar(connection, key, partition, embedded, answerers, now, fresh=fresh)
+                    return Recalled(self._hit(connection, row, "exact", 1.0, 1.0, now))
+            if key.partition is None:
+                return Recalled()
+            if not fresh:
+                row = store.find_text(connection, key, answerers, now)
+                if row is not None:
+                    return Recalled(self._hit(connection, row, "semantic", 1.0, 1.0, now))
+            return Recalled(is_near=store.has_partition(connection, key))
+
+    def similar(
+        self, key: Key, embedded: Embedded, answerers: Collection[str], *, fresh: bool = False
+    ) -> Found:
+        """An answer to a prompt that says the same, or the nearest one that may not serve.
+
+        A `fresh` request is never served; the answer that it gets teaches whether it should have been.
+        """
+        if key.partition is None or not answerers:
+            return Found()
+        with self._writing() as connection:
+            return self._similar(connection, key, embedded, answerers, self._clock(), fresh=fresh)
 
     def store(
         self,
@@ -113,12 +125,9 @@ class AnswerCache:
             self._learn(near, text_of(answer.events), cosine)
         if not key.is_cached:
             return None, key.reason
-        partition = _in_space(key, embedded)
-        if key.exact is None and partition is None:
-            return None, "there is no embedder"
-        vector = embedded.vector if embedded is not None and partition is not None else None
+        space = _space(key, embedded) if embedded is not None and key.partition is not None else None
         with self._writing() as connection:
-            entry_id = store.keep(connection, key, partition, vector, answer, now)
+            entry_id = store.keep(connection, key, space, embedded, answer, now)
             if self._num_stored % _TRIM_EVERY == 0:
                 store.trim(connection, self._limit_bytes, now)
         self._num_stored += 1
@@ -203,7 +212,6 @@ class AnswerCache:
         self,
         connection: sqlite3.Connection,
         key: Key,
-        partition: bytes,
         embedded: Embedded,
         answerers: Collection[str],
         now: float,
@@ -213,7 +221,7 @@ class AnswerCache:
         domain = Domain(key.scope, embedded.fingerprint, self._model.knows(embedded.fingerprint))
         policy = experience.policy_of(connection, domain, self._bound)
         code = encode(embedded.vector)
-        numbers = self._spaces.table(partition, len(code)).nearest(code)
+        numbers = self._spaces.table(_space(key, embedded), len(code)).nearest(code)
         candidates = store.find_near(
             connection, numbers, embedded.vector, key, answerers, now, NUM_CANDIDATES
         )
@@ -299,8 +307,7 @@ class AnswerCache:
             yield connection
 
 
-def _in_space(key: Key, embedded: Embedded | None) -> bytes | None:
-    """The partition among vectors of this embedder; None where there is no semantic tier for the request."""
-    if key.partition is None or embedded is None:
-        return None
+def _space(key: Key, embedded: Embedded) -> bytes:
+    """The request's partition among vectors of this embedder."""
+    assert key.partition is not None
     return hashlib.sha256(key.partition + embedded.fingerprint.encode()).digest()

@@ -12,7 +12,7 @@ from .words import FEMALE, FUNCTION, MALE, MOMENTS, NEGATIONS, NUMBER_WORDS, PLU
 _LITERAL = re.compile(
     r"""`[^`]+` | "[^"\n]{1,80}" | “[^”\n]{1,80}” | https?://\S+ | \b[\w.+-]+@[\w-]+\.\w+
     | (?<![\w-])--?[A-Za-z][\w-]* | \b\w+(?:_\w+)+\b | \b[a-z]+[A-Z]\w* | \b\w+\(\) | (?<!\w)[~.]?/[\w./-]+
-    | \b\w+\.(?:py|js|ts|c|h|cpp|rs|go|java|txt|md|csv|json|ya?ml|toml|sh|sql|html|css|pdf|png|zip|gz)\b
+    | \b\w+\.(?:py|js|ts|c|h|cpp|rs|go|java|md|csv|json|ya?ml|toml|sh|sql|html|css|pdf|txt|zip)\b
     | \b(?=\w*\d)(?=\w*[A-Za-z])(?!\d+(?:st|nd|rd|th)\b)\w{2,}\b""",
     re.VERBOSE,
 )
@@ -22,7 +22,7 @@ _NOT = re.compile(r"n['’]t$")
 
 
 class Reading(NamedTuple):
-    """One prompt, read. Words are lower-case; `content` holds stems in order, `places` their token numbers."""
+    """One prompt, read. Words are lower-case; `content` has stems in order, `places` their token numbers."""
 
     tokens: tuple[str, ...]
     content: tuple[str, ...]

@@ -2,18 +2,19 @@
 
 The gateway's side, in the order of one request:
 
-    key = key_of(request, ...)                       which tiers may serve it; needs no vector
-    found = cache.lookup(key, embedded, answerers, fresh=request.fresh)
-    if found.hit:  replay found.hit.events           a whole stream: Start, deltas, ChoiceDone, Done
-    else:          generate, then cache.store(key, embedded, answer, near=found.near)
+    key = key_of(request)                                  which tiers may serve it
+    recalled = cache.recall(key, answerers)                the very request; costs next to nothing
+    found = cache.similar(key, embedded, answerers)        if `recalled.is_near`: a vector is worth its time
+    hit.events                                             a whole stream: Start, deltas, ChoiceDone, Done
+    cache.store(key, embedded, answer, near=found.near)    otherwise, once it is computed
 
-`embedded` is None where there is no embedder, or `key.partition` is None: then only the exact tier works.
 `answerers` name who may answer this request (the allowed set): a string is equal only where the same engine,
 model and file would answer.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -21,7 +22,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgecloud.types import CacheInfo, CacheVerdict, EngineEvent
+from edgecloud.types import CacheInfo, EngineEvent
 
 Vector = NDArray[np.float32]
 Tier = Literal["exact", "semantic"]
@@ -43,6 +44,15 @@ class Key:
     lifetime_s: float
     reason: str = ""
     max_tokens: int | None = None
+
+    @property
+    def wording(self) -> bytes | None:
+        """The digest of the partition and the words in it, whatever the spaces between them."""
+        if self.partition is None:
+            return None
+        return hashlib.sha256(
+            self.partition + " ".join(self.text.split()).encode("utf-8", "replace")
+        ).digest()
 
     @property
     def is_cached(self) -> bool:
@@ -103,15 +113,18 @@ class Near:
     answer: str
 
 
+class Recalled(NamedTuple):
+    """What was found without a vector; `is_near` says that there are prompts to compare this one with."""
+
+    hit: Hit | None = None
+    is_near: bool = False
+
+
 class Found(NamedTuple):
-    """One lookup's outcome; at most one of the two is there."""
+    """What was found with one; at most one of the two is there."""
 
     hit: Hit | None = None
     near: Near | None = None
-
-    @property
-    def verdict(self) -> CacheVerdict:
-        return self.hit.tier if self.hit else "miss"
 
 
 class Entry(NamedTuple):

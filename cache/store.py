@@ -15,7 +15,7 @@ import numpy as np
 from edgecloud.types import Done, EngineEvent, new_id
 
 from .index import encode
-from .records import Answer, Entry, Key, Vector, text_of
+from .records import Answer, Embedded, Entry, Key, Vector, text_of
 from .replay import pack, unpack
 
 _DAY_S = 86_400.0
@@ -67,6 +67,22 @@ def find_exact(
     return Row(*row) if row else None
 
 
+def find_text(connection: sqlite3.Connection, key: Key, answerers: Collection[str], now: float) -> Row | None:
+    """The newest answer to the same words in the same partition."""
+    row = connection.execute(
+        f"""SELECT {_ROW} FROM answers WHERE wording = ? AND {_servable(answerers)}
+            ORDER BY number DESC LIMIT 1""",
+        (key.wording, *answerers, now, _limit(key)),
+    ).fetchone()
+    return Row(*row) if row else None
+
+
+def has_partition(connection: sqlite3.Connection, key: Key) -> bool:
+    """Whether anything is kept that this request could be compared with."""
+    found = connection.execute("SELECT 1 FROM answers WHERE partition = ? LIMIT 1", (key.partition,))
+    return found.fetchone() is not None
+
+
 def find_near(
     connection: sqlite3.Connection,
     numbers: Sequence[int],
@@ -95,39 +111,43 @@ def find_near(
 def keep(
     connection: sqlite3.Connection,
     key: Key,
-    partition: bytes | None,
-    vector: Vector | None,
+    space: bytes | None,
+    embedded: Embedded | None,
     answer: Answer,
     now: float,
 ) -> str:
     """Keep an answer in place of the same answerer's older ones to the same request; its new id.
 
+    `space` is the key's partition among vectors of its embedder.
+
     Here and below, whatever writes does so inside the caller's transaction.
     """
     packed = pack(answer.events)
     size = len(packed) + len(key.text.encode("utf-8", "replace")) + ENTRY_OVERHEAD
-    size += vector.nbytes + vector.size // 8 if vector is not None else 0
+    size += embedded.vector.nbytes + embedded.vector.size // 8 if embedded is not None else 0
     entry_id = new_id("ans")
     usage = next(event.usage for event in answer.events if isinstance(event, Done))
     older = connection.execute(
         """SELECT number FROM answers WHERE answerer = ? AND
-           ((exact IS NOT NULL AND exact = ?) OR (partition = ? AND prompt = ?))""",
-        (answer.answerer, key.exact, partition, key.text),
+           (exact = ? OR wording = ?)""",
+        (answer.answerer, key.exact, key.wording),
     ).fetchall()
     remove(connection, [number for (number,) in older])
     (number,) = connection.execute(
-        """INSERT INTO answers (id, scope, exact, partition, answerer, prompt, answer, completion_tokens,
+        """INSERT INTO answers (id, scope, exact, partition, wording, answerer, prompt, answer,
+                                completion_tokens,
                                 created, expires, seconds, cost, bytes, used)
-           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number""",
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number""",
         (
-            entry_id, key.scope, key.exact, partition, answer.answerer, key.text, packed,
+            entry_id, key.scope, key.exact, key.partition, key.wording, answer.answerer, key.text, packed,
             usage.completion_tokens, now, now + key.lifetime_s, answer.seconds, answer.cost, size, now,
         ),
     ).fetchone()  # fmt: skip
-    if partition is not None and vector is not None:
+    if space is not None and embedded is not None:
+        vector = embedded.vector
         connection.execute(
             "INSERT INTO vectors VALUES (?, ?, ?, ?)",
-            (number, partition, encode(vector), vector.astype(np.float32).tobytes()),
+            (number, space, encode(vector), vector.astype(np.float32).tobytes()),
         )
     if answer.chat_id is not None:
         connection.execute("INSERT INTO owners VALUES (?, ?)", (number, answer.chat_id))

@@ -13,13 +13,16 @@ def create_answers(connection: sqlite3.Connection) -> None:
         # Numbers are never used again: the index in memory knows by the highest one how far it has come.
         """CREATE TABLE answers (
             number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, scope TEXT NOT NULL,
-            exact BLOB, partition BLOB, answerer TEXT NOT NULL, prompt TEXT NOT NULL, answer BLOB NOT NULL,
+            exact BLOB, partition BLOB, wording BLOB, answerer TEXT NOT NULL,
+            prompt TEXT NOT NULL, answer BLOB NOT NULL,
             completion_tokens INTEGER NOT NULL, created REAL NOT NULL, expires REAL NOT NULL,
             seconds REAL NOT NULL, cost REAL NOT NULL, bytes INTEGER NOT NULL,
             hits INTEGER NOT NULL DEFAULT 0, used REAL NOT NULL,
             confirmed INTEGER NOT NULL DEFAULT 0, denied INTEGER NOT NULL DEFAULT 0,
             blocked INTEGER NOT NULL DEFAULT 0)""",
         "CREATE INDEX answers_by_exact ON answers (exact) WHERE exact IS NOT NULL",
+        "CREATE INDEX answers_by_wording ON answers (wording) WHERE wording IS NOT NULL",
+        "CREATE INDEX answers_by_partition ON answers (partition) WHERE partition IS NOT NULL",
         "CREATE INDEX answers_by_expiry ON answers (expires)",
         """CREATE TABLE vectors (
             number INTEGER PRIMARY KEY REFERENCES answers ON DELETE CASCADE,

@@ -1,0 +1,282 @@
+"""The gateway's memory: kept answers given again, and new ones kept, behind one thread of their own.
+
+    recall the very request -> a vector, if there is anything to compare -> similar -> replay
+                                                              else generate -> keep and learn, aside
+
+Whatever fails here fails quietly: the request goes on as if there were no cache, and the user is told once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from typing import TYPE_CHECKING, TypeVar
+
+from edgecloud.engine import Embedder, Engine
+from edgecloud.errors import EdgeCloudError, StorageError
+from edgecloud.settings import Settings
+from edgecloud.types import CacheInfo, ChatRequest, Done, EngineEvent, Notice, Start
+
+from .run import Run
+
+if TYPE_CHECKING:
+    from ..cache.answers import AnswerCache
+    from ..cache.records import Embedded, Hit, Key, Near
+
+log = logging.getLogger(__name__)
+
+WAIT_S = 0.5
+"""How long an answer is kept waiting for the disk; a miss after that."""
+
+REST_S = 30.0
+"""How long a cache that could not be used is left alone."""
+
+CLOSE_WAIT_S = 10.0
+
+T = TypeVar("T")
+Source = Callable[[str | None], Awaitable[AsyncGenerator[EngineEvent, None]]]
+
+
+class Memory:
+    """Kept answers for one gateway. `open_cache` runs in the thread at the first use; `embedder` gives the
+    configured embedder, or raises `EdgeCloudError` where there is none.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        open_cache: Callable[[], AnswerCache],
+        embedder: Callable[[], Awaitable[Embedder]],
+    ) -> None:
+        self._settings = settings
+        self._open_cache = open_cache
+        self._embedder = embedder
+        self._cache: AnswerCache | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="edgecloud-cache")
+        self._asides: set[asyncio.Task[None]] = set()
+        self._rests_until = 0.0
+        self._told = False
+
+    def serves(self, request: ChatRequest) -> bool:
+        """Whether answers may be kept for the request and given to it, by its door and what it says."""
+        if request.cache is not None:
+            return request.cache
+        cache = self._settings.cache
+        return cache.http if request.door in ("http", "api") else cache.enabled
+
+    async def through(
+        self, run: Run, source: Source, chat_id: str | None, answerers: Collection[str]
+    ) -> AsyncGenerator[EngineEvent, None]:
+        """The events of a kept answer of one of the `answerers`, or those of `source`, kept when complete.
+
+        `run` learns the verdict. After `Start` comes a `Notice` with what a user should know.
+        """
+        request = run.request
+        key = self._key(request)
+        if not self.serves(request) or not key.is_cached:
+            async with aclosing(await source(chat_id)) as events:
+                async for event in events:
+                    yield event
+            return
+        run.cache = CacheInfo("miss")
+        looked = await self._look(key, request, answerers)
+        if looked.hit is not None:
+            run.cache = looked.hit.info
+            run.reason = "answered before"
+            for event in looked.hit.events:
+                yield event
+                if isinstance(event, Start):
+                    yield Notice("cached", _told(looked.hit))
+            return
+        seen: list[EngineEvent] = []
+        async with aclosing(await source(chat_id)) as events:
+            async for event in events:
+                seen.append(event)
+                yield event
+                if isinstance(event, Start) and looked.trouble and not self._told:
+                    self._told = True
+                    yield Notice("history", f"Kept answers are not used: {looked.trouble}")
+                if isinstance(event, Done) and request.journal:
+                    self._aside(self._keep(key, looked, run, tuple(seen), chat_id))
+
+    async def blame(self, entry_id: str) -> bool:
+        """A person says that a kept answer was wrong: it is not given again, and the bound learns of it."""
+        return await self._do(lambda cache: cache.blame(entry_id))
+
+    async def delete_chats(self, chat_ids: Collection[str]) -> bool:
+        """Delete the answers derived from chats; False while another process keeps old pages readable."""
+
+        def delete(cache: AnswerCache) -> bool:
+            return all([cache.delete_chat(chat_id).purged for chat_id in chat_ids])
+
+        return await self._do(delete)
+
+    async def aclose(self) -> None:
+        """Finish what is being kept, and close the file."""
+        if self._asides:
+            await asyncio.wait(self._asides, timeout=CLOSE_WAIT_S)
+        if self._cache is not None:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._cache.close)
+        self._thread.shutdown(wait=False)
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    def _key(self, request: ChatRequest) -> Key:
+        from ..cache.key import key_of
+
+        cache = self._settings.cache
+        return key_of(request, languages=cache.languages, lifetime_s=86_400 * cache.lifetime_days)
+
+    async def _look(self, key: Key, request: ChatRequest, answerers: Collection[str]) -> _Looked:
+        """Look the request up; trouble is a miss."""
+        try:
+            recalled = await self._soon(lambda cache: cache.recall(key, answerers, fresh=request.fresh))
+            if recalled.hit is not None or not recalled.is_near:
+                # Nothing to compare it with, but the next prompt will be compared with this one.
+                vector = asyncio.create_task(self._embed(key)) if recalled.hit is None else None
+                return _Looked(hit=recalled.hit, vector=vector)
+            embedded = await self._embed(key)
+            if embedded is None:
+                return _Looked()
+            found = await self._soon(
+                lambda cache: cache.similar(key, embedded, answerers, fresh=request.fresh)
+            )
+            return _Looked(found.hit, found.near, embedded)
+        except StorageError as error:
+            return _Looked(trouble=error.message)
+
+    async def _keep(
+        self, key: Key, looked: _Looked, run: Run, events: tuple[EngineEvent, ...], chat_id: str | None
+    ) -> None:
+        from ..cache.records import Answer, text_of
+
+        start = events[0]
+        if not isinstance(start, Start):
+            return
+        embedded = looked.embedded
+        if looked.vector is not None:
+            embedded = await looked.vector
+        near = looked.near
+        cosine = await self._alike(near.answer, text_of(events)) if near is not None else None
+        answer = Answer(
+            events,
+            answerer(self._settings, start.engine, start.model, start.variant),
+            seconds=time.monotonic() - run.began,
+            cost=run.nano / 1e9,
+            chat_id=chat_id,
+        )
+        await self._do(lambda cache: cache.store(key, embedded, answer, near=near, cosine=cosine))
+
+    async def _embed(self, key: Key) -> Embedded | None:
+        """The prompt's vector; None where no embedder can give one, and then there is no semantic tier."""
+        if key.partition is None:
+            return None
+        import numpy as np
+
+        from ..cache.records import Embedded
+
+        try:
+            embedder = await self._embedder()
+            result = await embedder.embed([key.text])
+        except EdgeCloudError as error:
+            log.info("no vector for the cache: %s", error.message)
+            return None
+        return Embedded(np.array(result.vectors[0], np.float32), embedder.fingerprint)
+
+    async def _alike(self, one: str, other: str) -> float | None:
+        """The cosine of two answers."""
+        try:
+            embedder = await self._embedder()
+            left, right = (await embedder.embed([one, other])).vectors
+        except EdgeCloudError:
+            return None
+        return sum(a * b for a, b in zip(left, right, strict=True))
+
+    def _aside(self, work: Awaitable[None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except StorageError as error:
+                log.warning("cache: %s", error.message)
+            except Exception:
+                log.exception("an answer could not be kept")
+
+        task = asyncio.create_task(guarded())
+        self._asides.add(task)
+        task.add_done_callback(self._asides.discard)
+
+    async def _soon(self, work: Callable[[AnswerCache], T]) -> T:
+        """What the thread gives within `WAIT_S`. Raises `StorageError`."""
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._do(work)), WAIT_S)
+        except TimeoutError:
+            raise StorageError("cache.db is busy.") from None
+
+    async def _do(self, work: Callable[[AnswerCache], T]) -> T:
+        """Do it in the thread. Raises `StorageError`."""
+
+        def with_cache() -> T:
+            if self._cache is None:
+                self._cache = self._open_cache()
+            return work(self._cache)
+
+        if time.monotonic() < self._rests_until:
+            raise StorageError("cache.db could not be used a moment ago.")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, with_cache)
+        except StorageError:
+            self._rests_until = time.monotonic() + REST_S
+            raise
+
+
+class _Looked:
+    """What a lookup left: a hit, or what the fresh answer is compared and kept with."""
+
+    def __init__(
+        self,
+        hit: Hit | None = None,
+        near: Near | None = None,
+        embedded: Embedded | None = None,
+        vector: asyncio.Task[Embedded | None] | None = None,
+        trouble: str = "",
+    ) -> None:
+        self.hit = hit
+        self.near = near
+        self.embedded = embedded
+        self.vector = vector
+        self.trouble = trouble
+
+
+def answerer_of(settings: Settings, engine: Engine) -> str:
+    """Who would answer if this engine were asked; equal to that of an answer which it gave."""
+    file = getattr(engine, "file", None)
+    if file is None:
+        return answerer(settings, engine.name, engine.name, "")
+    return answerer(settings, engine.name, file.name, file.variant)
+
+
+def answerer(settings: Settings, engine: str, model: str, variant: str) -> str:
+    """Who answered: a pool by its name and the model that it serves now, a local model by its file."""
+    entry = next((entry for entry in settings.pool if entry.name == engine), None)
+    if entry is not None:
+        return f"{engine}:{entry.model}"
+    return f"{engine}:{model}:{variant}"
+
+
+def _told(hit: Hit) -> str:
+    age = _age(hit.age_s)
+    if hit.similarity >= 1.0:
+        return f"Answered {age} ago; --fresh asks again."
+    return f"Answered {age} ago to a similar question (similarity {hit.similarity:.2f}); --fresh asks anew."
+
+
+def _age(seconds: float) -> str:
+    for unit, name in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= unit:
+            number = int(seconds // unit)
+            return f"{number} {name}{'s' if number > 1 else ''}"
+    return f"{int(seconds)} s"
