@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
+from textual.worker import WorkerFailed
 
 from edgecloud.settings import Settings
 
@@ -84,6 +85,9 @@ class EdgeCloudApp(App[None]):
 
     def _fatal_error(self) -> None:
         """A bug of ours: the terminal first, then one sentence. Textual would print every local variable."""
-        if self._exception is not None and self._crashed is not None:
-            self._crashed(self._exception)
+        error = self._exception
+        if isinstance(error, WorkerFailed) and isinstance(error.error, Exception):
+            error = error.error
+        if error is not None and self._crashed is not None:
+            self._crashed(error)
         self._close_messages_no_wait()

@@ -12,6 +12,7 @@ from edgecloud.settings import Settings
 from ..cli.logs import log_bug
 from ..cli.shell import complain
 from .app import EdgeCloudApp
+from .input_filter import install as install_input_filter
 from .ports import Gateway, open_store, which_chat
 from .state.preferences import Preferences
 from .terminal import Terminal
@@ -34,6 +35,7 @@ class Options:
 def run(settings: Settings, open_gateway: Callable[[Settings], Awaitable[Gateway]], options: Options) -> int:
     """Chat until the user leaves; returns the exit code. Raises `EdgeCloudError` if there is no beginning."""
     crashes: list[Exception] = []
+    install_input_filter()
     with Terminal() as terminal:
         code = asyncio.run(_run(terminal, settings, open_gateway, options, crashes.append))
     if crashes:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from textual import events
-from textual.widgets import Input, OptionList, Static, TextArea
+from textual.widgets import Input, OptionList, Static
 
 from edgecloud.app.tui.screens.dialogs import Reader
 from edgecloud.app.tui.screens.picker import Picker
@@ -450,15 +450,6 @@ async def test_the_foot_says_who_would_answer(tmp_path: Path) -> None:
         await user.type("x" * 400)
         await user.pilot.pause()
         assert "about 100 tokens" in user.screen_text()
-
-
-async def test_text_areas_do_not_eat_what_a_broken_mouse_types(tmp_path: Path) -> None:
-    # cases: B11
-    async with driven(make_app(tmp_path)) as user:
-        user.app.post_message(events.Paste("\x1b[<32;NaN;NaNM"))
-        await user.pilot.pause()
-
-        assert user.chat.query_one("#prompt", TextArea).text == ""
 
 
 async def test_the_sidebar_comes_and_goes(tmp_path: Path) -> None:

@@ -15,9 +15,6 @@ from ..state.attachments import as_mentions
 from ..state.prompt_history import PromptHistory
 from ..state.typing import BURST_PAUSE_S, BURST_S, Chips, enter_sends
 
-_BROKEN_MOUSE = "NaN"
-"""VS Code's terminal sends mouse reports with this in their place, which arrive as typed text."""
-
 
 class PromptArea(TextArea):
     """Posts `Submitted` with the text as it is to be sent, pastes unfolded."""
@@ -104,14 +101,24 @@ of several lines.
                 self._doubtful_enter = self.set_timer(BURST_PAUSE_S, self._submit)
             else:
                 self._submit()
-        else:
+        elif event.is_printable or not await self._act_now(event):
             await super()._on_key(event)
+
+    async def _act_now(self, event: Key) -> bool:
+        """Move or delete at once. Textual does it after the keys behind it in the queue, which on a slow line
+        are letters that then stand in the wrong place.
+        """
+        for binding in self._bindings.key_to_bindings.get(event.key, ()):
+            if not binding.id:  # ours can be remapped, and are looked up where that is known
+                event.stop()
+                event.prevent_default()
+                await self.run_action(binding.action)
+                return True
+        return False
 
     async def _on_paste(self, event: Paste) -> None:
         event.stop()
         event.prevent_default()
-        if _BROKEN_MOUSE in event.text and event.text.startswith("\x1b["):
-            return
         pasted = event.text.replace("\r\n", "\n").replace("\r", "\n")
         shown = as_mentions(pasted) or self._chips.put(pasted)
         if result := self._replace_via_keyboard(shown, *self.selection):
