@@ -99,7 +99,7 @@ def _gather(layer: KvLayer, slots: torch.Tensor, dtype: torch.dtype) -> torch.Te
     # fp8 has no index_select; bytes do.
     rows = layer.rows.view(torch.uint8).index_select(0, slots)
     scales = rows[:, width : width + 8 * heads].view(torch.float32).view(-1, 2, heads, 1)
-    codes = rows[:, :width].view(layer.rows.dtype).unflatten(1, (2, heads, dim))
+    codes: torch.Tensor = rows[:, :width].view(layer.rows.dtype).unflatten(1, (2, heads, dim))
     return codes.to(torch.float32).mul_(scales).to(dtype)
 
 

@@ -12,16 +12,17 @@ them.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import torch
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = None
-    tl = None
+triton: Any = None
+tl: Any = None
+with suppress(ImportError):
+    triton = import_module("triton")
+    tl = import_module("triton.language")
 
 INTERPRETED = triton is not None and os.environ.get("TRITON_INTERPRET") == "1"
 

@@ -21,7 +21,8 @@ from .dispatch import jit, next_power_of_2, on_triton, require, tl
 
 def rms_norm_reference(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     wide = x.double()
-    return (wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double()).to(x.dtype)
+    normed = wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double()
+    return normed.to(x.dtype)
 
 
 def rms_norm_cpu(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

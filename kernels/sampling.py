@@ -14,11 +14,13 @@ is -1.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import torch
 
 from .dispatch import on_triton, require
+from .sampling_kernel import launch_sample
 
 NOISE_RANGE = 21.0
 """Above the largest minus the smallest g that 24 bits of u can give (17.33 + 2.86): a token whose z is that
@@ -47,7 +49,7 @@ def sample_reference(logits: torch.Tensor, how: Sampling) -> torch.Tensor:
             drawn.append(int(z.argmax()))
         else:
             kept = kept_reference(z, *(float(each[row]) for each in how[:4]))
-            noise = gumbel(how.seed[row], how.position[row], kept).double()
+            noise = gumbel(int(how.seed[row]), int(how.position[row]), kept).double()
             best = z[kept] / how.temperature[row].double() + noise
             drawn.append(int(kept[best == best.max()].min()))
     return torch.tensor(drawn)
@@ -67,23 +69,24 @@ def kept_reference(
     return ids[p >= min_p * p[0]]
 
 
-def uniform(seed: torch.Tensor, position: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
+def uniform(seed: int, position: int, token: torch.Tensor) -> torch.Tensor:
     """u in (0, 1), fp32, from 24 bits of a hash of three int64: MurmurHash3's finalizer over 32-bit words."""
-    h = _mix((seed & 0xFFFFFFFF) ^ 0x9E3779B9)
-    h = _mix(h ^ ((seed >> 32) & 0xFFFFFFFF))
-    h = _mix(h ^ (position & 0xFFFFFFFF))
-    h = _mix(h ^ (token & 0xFFFFFFFF))
-    return ((h >> 8).float() + 0.5) * 2.0**-24
+    h = _mix(seed & 0xFFFFFFFF ^ 0x9E3779B9)
+    h = _mix(h ^ seed >> 32 & 0xFFFFFFFF)
+    h = _mix(h ^ position & 0xFFFFFFFF)
+    return ((_mix(token ^ h) >> 8).float() + 0.5) * 2.0**-24
 
 
-def gumbel(seed: torch.Tensor, position: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
-    return -torch.log(-torch.log(uniform(seed, position, token)))
+def gumbel(seed: int, position: int, token: torch.Tensor) -> torch.Tensor:
+    """g of each token, fp32."""
+    return uniform(seed, position, token).log_().neg_().log_().neg_()
 
 
-def _mix(h: torch.Tensor) -> torch.Tensor:
-    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
-    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
-    return h ^ (h >> 16)
+def _mix(h: Any) -> Any:
+    """For an int, or a tensor of int64; both hold 32 bits."""
+    h = (h ^ h >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    h = (h ^ h >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    return h ^ h >> 16
 
 
 def sample_cpu(logits: torch.Tensor, how: Sampling) -> torch.Tensor:
@@ -127,7 +130,7 @@ def _draw(
     size = len(logits)
     depth = -NOISE_RANGE
     if top_p < 1:
-        depth = min(depth, float(torch.tensor((1 - top_p) / size).log()))
+        depth = min(depth, math.log((1 - top_p) / size))
     if 0 < top_k < size:
         values, ids = _top(logits, largest, top_k)
     else:
@@ -144,9 +147,9 @@ def _draw(
         order = order[:num_kept]
         z, ids = z[order], ids[order]
     if min_p > 0:
-        near = z >= float(torch.tensor(min_p).log())
+        near = z >= math.log(min_p)
         z, ids = z[near], ids[near]
-    keyed = z + gumbel(torch.tensor(seed), torch.tensor(position), ids)
+    keyed = z + gumbel(seed, position, ids)
     return ids[keyed == keyed.max()].min()
 
 
@@ -173,5 +176,5 @@ def sample(logits: torch.Tensor, how: Sampling) -> torch.Tensor:
         f"{len(logits)} rows of logits, and settings of {[len(each) for each in how]}.",
     )
     if on_triton(logits):
-        raise NotImplementedError
+        return launch_sample(logits, *how, NOISE_RANGE)
     return sample_cpu(logits, how)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 
 from .dispatch import on_triton, require
+from .grouped_matmul import launch_grouped_matmul
 
 
 class Int4Weight(NamedTuple):
@@ -74,5 +75,6 @@ def int4_linear(x: torch.Tensor, weight: Int4Weight, bias: torch.Tensor | None =
         f"x is {tuple(x.shape)}, and the weight has {2 * weight.codes.shape[0]} inputs.",
     )
     if on_triton(x):
-        raise NotImplementedError
+        symmetric = weight.offset is None
+        return launch_grouped_matmul(x, weight.codes, weight.scale, weight.offset, bias, 4, symmetric)
     return int4_linear_cpu(x, weight, bias)

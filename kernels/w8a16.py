@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from .dispatch import on_triton, require
+from .grouped_matmul import launch_grouped_matmul
 
 
 class GroupedInt8Weight(NamedTuple):
@@ -55,5 +56,5 @@ def grouped_int8_linear(
         f"x is {tuple(x.shape)}, and the weight has {weight.codes.shape[0]} inputs.",
     )
     if on_triton(x):
-        raise NotImplementedError
+        return launch_grouped_matmul(x, weight.codes, weight.scale, None, bias, 8, False)
     return grouped_int8_linear_cpu(x, weight, bias)
