@@ -156,15 +156,18 @@ class Catalog:
         aliases = tuple(
             alias for alias, name in self.settings.aliases.items() if name in (file.name, str(file.path))
         )
-        loaded = self._host is not None and any(engine.file == file for engine in self._host.loaded)
+        engines = self._host.loaded if self._host is not None else ()
+        engine = next((engine for engine in engines if engine.file == file), None)
         created = int(file.path.stat().st_mtime) if file.path.exists() else 0
         return ModelCard(
             id=file.name,
             kind=file.kind,
             engine="local",
             aliases=aliases,
+            # Known once it is loaded: what it was trained for may be more than there is room for.
+            context=engine.plan.n_ctx if engine is not None and engine.plan is not None else None,
             created=created,
-            loaded=loaded,
+            loaded=engine is not None,
             detail=file.variant,
         )
 

@@ -53,6 +53,12 @@ def test_a_greedy_answer_is_the_same_streamed_or_not(sdk: openai.OpenAI) -> None
     assert streamed
 
 
+def test_a_loaded_model_says_how_much_it_holds(server: Process) -> None:
+    with client(server.url) as http:
+        cards = {card["id"]: card for card in http.get("/v1/models").json()["data"]}
+    assert (cards["smollm2"]["loaded"], cards["smollm2"]["max_model_len"]) == (True, 4096)
+
+
 # cases: C014, C018, C182
 def test_parts_developer_and_null_reach_the_template(sdk: openai.OpenAI) -> None:
     def prompt_tokens(*messages: Any) -> int:
