@@ -2,8 +2,8 @@
 
 Filters and ranks requests of many shapes among 2, 8 and 20 engines and prints the milliseconds of CPU that
 one decision takes, without the embedding and with nothing learnt. Then judges texts of some lengths for
-privacy. Then tries the shipped examples on each other, a fifth at a time kept apart: how many private requests
-are found, and how many others are kept for nothing.
+privacy. Then tries the shipped examples on each other, a fifth at a time kept apart: how many private
+requests are found, and how many others are kept for nothing.
 """
 
 from __future__ import annotations
