@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from edgecloud.errors import DeadlineExceeded, EdgeCloudError
 from edgecloud.types import ChatRequest
 
+from .ending import Interrupted
 from .shell import State, note
 
 if TYPE_CHECKING:
@@ -20,21 +21,6 @@ if TYPE_CHECKING:
     from .printers import Printer
 
 LOADING_NOTE_S = 1.5
-
-
-class Interrupted(EdgeCloudError):
-    """A signal ended the answer; the partial is in the history."""
-
-    default_code = "interrupted"
-
-    def __init__(self, number: int) -> None:
-        super().__init__("Interrupted.")
-        self.number = number
-
-
-def exit_code(error: EdgeCloudError) -> int:
-    """What the process ends with after this error."""
-    return 128 + error.number if isinstance(error, Interrupted) else error.exit_code
 
 
 def answer(state: State, settings: Settings, request: ChatRequest, printer: Printer, *, quiet: bool) -> None:

@@ -121,7 +121,8 @@ def ask(
     git diff | edgecloud ask "write a commit message"
     edgecloud ask -f notes.txt "what is missing?" --json
     """
-    from .answer import Interrupted, answer
+    from .answer import answer
+    from .ending import Interrupted, exit_code
     from .prompt import gather_prompt
 
     printer = _printer(as_json=as_json, stream=stream, quiet=quiet)
@@ -165,7 +166,7 @@ def ask(
     try:
         answer(state, settings, request, printer, quiet=quiet)
     except Interrupted as interrupted:
-        raise click.exceptions.Exit(128 + interrupted.number) from None
+        raise click.exceptions.Exit(exit_code(interrupted)) from None
 
 
 def _printer(*, as_json: bool, stream: bool | None, quiet: bool) -> Printer:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from edgecloud.errors import EdgeCloudError
 from edgecloud.types import ChoiceDone, Event, Finish, Notice, ReasoningDelta, Start, TextDelta
 
+from .ending import exit_code
 from .shell import dim, neutral, note, write
 
 SCHEMA_VERSION = 1
@@ -184,8 +185,6 @@ class JsonLinesPrinter:
 
 
 def _error(error: EdgeCloudError) -> dict[str, Any]:
-    from .answer import exit_code
-
     return {"message": error.message, "code": error.code, "exit": exit_code(error)}
 
 
