@@ -264,7 +264,7 @@ def answerer(settings: Settings, engine: str, model: str, variant: str) -> str:
     entry = next((entry for entry in settings.pool if entry.name == engine), None)
     if entry is not None:
         return f"{engine}:{entry.model}"
-    return f"{engine}:{model}:{variant}"
+    return ":".join(part for part in (engine, model, variant) if part)
 
 
 def _told(hit: Hit) -> str:

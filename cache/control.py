@@ -45,7 +45,7 @@ _PRIOR_SD = (0.25, 1.0, 1.5, 1.5)
 _UNKNOWN = np.array([0.0, 4.0, 0.0, 0.0])
 """Weights of the shipped logit, of 1, and of the two suspicions: a veto, until this traffic disproves it."""
 
-_RATIO_PRIOR = 2.0
+_RATIO_PRIOR = 4.0
 _NEWTON_STEPS = 20
 _Z90, _Z99 = 1.2816, 2.3263
 _MIN_WRONG = 3

@@ -24,6 +24,8 @@ _NO_LIMIT = 2**62
 _SECONDS_PER_COST = 3600.0
 """A unit of money is worth an hour of waiting when it is decided what to keep."""
 
+MIN_PREFIX = 4
+
 REMOVED = "removed"
 """The counter of entries that were deleted, by anybody."""
 
@@ -202,8 +204,11 @@ def entries(connection: sqlite3.Connection, limit: int, offset: int = 0) -> list
 
 
 def resolve(connection: sqlite3.Connection, name: str) -> list[Entry]:
-    """The entries whose id is, or begins with, the name (with or without `ans-`)."""
+    """The entries whose id is the name or begins with it, with or without `ans-`; none for a beginning of under
+    `MIN_PREFIX` digits, which could be any."""
     stem = "ans-" + name.removeprefix("ans-")
+    if len(stem) < len("ans-") + MIN_PREFIX:
+        return []
     return _entries(connection, "WHERE id >= ? AND id < ? ORDER BY id LIMIT 3", (stem, stem + "g"))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ import click
 
 from edgecloud.errors import BadRequest, NotFound
 
-from .shell import State, print_json, print_table, print_text
+from .shell import State, print_json, print_table, print_text, write_private
 
 if TYPE_CHECKING:
     from ..chats import Chat
@@ -82,7 +81,7 @@ def export(state: State, chat: str | None, output: str | None, as_json: bool) ->
     from ..chats import as_json as to_json
     from ..chats import as_markdown
 
-    _write_private(output, json.dumps(to_json(found), indent=2) + "\n" if as_json else as_markdown(found))
+    write_private(output, json.dumps(to_json(found), indent=2) + "\n" if as_json else as_markdown(found))
 
 
 @history.command()
@@ -142,15 +141,6 @@ def _print_chat(chat: Chat, *, as_json: bool) -> None:
         print_json(to_json(chat))
     else:
         print_text(as_markdown(chat))
-
-
-def _write_private(name: str, text: str) -> None:
-    """A new file that only its owner can read. Raises `BadRequest`; never writes over a file."""
-    try:
-        with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise BadRequest(f"{name} cannot be written: {error.strerror or error}.") from error
 
 
 def _time(seconds: float) -> str:

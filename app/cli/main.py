@@ -29,6 +29,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "ask": Command("ask", "Ask one question; the answer is on stdout."),
     "chat": Command("chat", "Chat in the terminal, as `edgecloud` alone does."),
+    "cache": Command("cache", "List, show and forget kept answers."),
     "completion": Command("completion", "Print the script that completes edgecloud in a shell."),
     "config": Command("config", "Show and change settings."),
     "doctor": Command("doctor", "Say what works on this machine."),

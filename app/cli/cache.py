@@ -1,0 +1,185 @@
+"""`edgecloud cache`: the answers that are kept, and what is known of how often they were wrong."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import click
+
+from edgecloud.errors import BadRequest, NotFound
+
+from .shell import State, print_json, print_table, print_text, write_private
+
+if TYPE_CHECKING:
+    from ...cache.answers import AnswerCache
+    from ...cache.records import Entry, Removal, Stats
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+
+
+@click.group()
+def cache() -> None:
+    """List, show, export and forget kept answers. An answer is named by its id or the beginning of it."""
+
+
+@cache.command("list")
+@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many.")
+@AS_JSON
+@click.pass_obj
+def list_(state: State, limit: int, as_json: bool) -> None:
+    """List kept answers, the newest first."""
+    with closing(_open(state)) as answers:
+        entries = answers.entries(limit)
+    if as_json:
+        print_json([entry._asdict() for entry in entries])
+        return
+    print_table(
+        [
+            (
+                entry.id,
+                _time(entry.created),
+                f"{entry.hits} hits",
+                entry.answerer,
+                " ".join(entry.prompt.split()),
+            )
+            for entry in entries
+        ]
+    )
+
+
+@cache.command()
+@click.argument("answer")
+@AS_JSON
+@click.pass_obj
+def show(state: State, answer: str, as_json: bool) -> None:
+    """Show an answer: what it was given to, by whom, how long it keeps."""
+    with closing(_open(state)) as answers:
+        entry = _find(answers, answer)
+    if as_json:
+        print_json(entry._asdict())
+        return
+    print_table(
+        [
+            ("id", entry.id),
+            ("answered by", entry.answerer),
+            ("kept since", _time(entry.created)),
+            ("until", _time(entry.expires)),
+            ("given again", f"{entry.hits} times"),
+            ("belongs to", entry.chat_id or entry.scope),
+            *([("blocked", "it was called wrong and is not given any more")] if entry.blocked else []),
+        ]
+    )
+    print_text(f"\n> {entry.prompt}\n\n{entry.answer}")
+
+
+@cache.command()
+@click.argument("names", nargs=-1, required=True, metavar="ANSWER...")
+@AS_JSON
+@click.pass_obj
+def forget(state: State, names: tuple[str, ...], as_json: bool) -> None:
+    """Delete answers for good."""
+    with closing(_open(state)) as answers:
+        ids = [_find(answers, name).id for name in names]
+        removals = [answers.forget(entry_id) for entry_id in ids]
+    _tell(sum(each.num_answers for each in removals), all(each.purged for each in removals), as_json=as_json)
+
+
+@cache.command()
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@AS_JSON
+@click.pass_obj
+def clear(state: State, yes: bool, as_json: bool) -> None:
+    """Delete every kept answer, and all that was learned from them."""
+    if not yes and not sys.stdin.isatty():
+        raise BadRequest("Deleting every kept answer needs --yes where nobody can be asked.")
+    if not yes:
+        click.confirm("Delete every kept answer?", abort=True, err=True)
+    with closing(_open(state)) as answers:
+        removal: Removal = answers.clear()
+    _tell(removal.num_answers, removal.purged, as_json=as_json)
+
+
+@cache.command()
+@click.option("-o", "--output", metavar="FILE", help="A new file (only you can read it) instead of stdout.")
+@click.pass_obj
+def export(state: State, output: str | None) -> None:
+    """Export every kept answer, one JSON object a line, the newest first."""
+    import json
+
+    with closing(_open(state)) as answers:
+        lines = [json.dumps(entry._asdict(), ensure_ascii=False) for entry in answers.entries(-1)]
+    if output is None:
+        print_text("\n".join(lines))
+        return
+    write_private(output, "".join(line + "\n" for line in lines))
+
+
+@cache.command()
+@AS_JSON
+@click.pass_obj
+def stats(state: State, as_json: bool) -> None:
+    """Say how often kept answers are given, what they save, and how often similar ones were wrong."""
+    settings = state.settings()
+    with closing(_open(state)) as answers:
+        found: Stats = answers.stats()
+    if as_json:
+        print_json(found._asdict())
+        return
+    print_table(_rows(found, settings.cache.max_wrong_per_100_requests))
+
+
+def _rows(stats: Stats, bound: float) -> list[tuple[str, ...]]:
+    hits = stats.exact_hits + stats.semantic_hits
+    share = f" ({100 * hits / stats.lookups:.0f} %)" if stats.lookups else ""
+    expected, most = stats.wrong_per_100[1:]
+    return [
+        ("kept answers", f"{stats.entries}, {stats.bytes / 1e6:.1f} MB"),
+        ("requests", str(stats.lookups)),
+        ("answered from here", f"{hits}{share}: {stats.exact_hits} exact, {stats.semantic_hits} similar"),
+        ("saved", f"{stats.seconds_saved:.0f} s, {stats.cost_saved:.4f} in money"),
+        ("checked", f"{stats.audits} similar ones computed after all, {stats.audits_wrong} of them wrong"),
+        ("called wrong", f"{stats.blamed} by you"),
+        (
+            "wrong of 100 requests",
+            f"about {expected:.2f}, at most {most:.2f} with 90 % confidence; {bound:g} are allowed",
+        ),
+        ("similar enough", stats.off_because or f"from a probability of {stats.threshold:.3f} on"),
+    ]
+
+
+def _open(state: State) -> AnswerCache:
+    from ..open import open_answers
+
+    return open_answers(state.settings())
+
+
+def _find(answers: AnswerCache, name: str) -> Entry:
+    found = answers.resolve(name)
+    exact = [entry for entry in found if entry.id == name]
+    if exact or len(found) == 1:
+        return (exact or found)[0]
+    if found:
+        raise NotFound(f"Several kept answers begin with {name[:80]!r}: give more of the id.")
+    raise NotFound(
+        f"There is no kept answer {name[:80]!r}: `edgecloud cache list` shows them, and four digits are enough."
+    )
+
+
+def _tell(num_answers: int, purged: bool, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"num_answers": num_answers, "purged": purged})
+        return
+    print_text(f"Deleted {num_answers} kept answer{'' if num_answers == 1 else 's'}.")
+    if not purged:
+        # A promise not kept yet is not mere talk: it is said to scripts too.
+        print_text(
+            "Another program is still reading the database, so parts of the text are still in its files; "
+            "they are wiped by the next `edgecloud cache forget` or `clear` after it has ended."
+        )
+
+
+def _time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
