@@ -249,9 +249,7 @@ def remote_upstream(
     entry: PoolEntry, deployments: Sequence[Deployment], budget: BudgetSettings, clock: Clock = time.monotonic
 ) -> Upstream:
     """The upstream of a `[[pool]]` entry. What is priced is taken for somebody else's."""
-    cached = entry.price_in if entry.price_cached is None else entry.price_cached
-    price = Price(entry.price_in, cached, entry.price_out)
-    rate = 1.0 if entry.currency == budget.currency else budget.rates.get(entry.currency, 0.0)
+    price = price_of(entry)
     return Upstream(
         entry.name,
         entry.model,
@@ -259,13 +257,26 @@ def remote_upstream(
         deployments,
         local=entry.local,
         price=price,
-        billed=Price(price.prompt * rate, price.cached * rate, price.completion * rate),
+        billed=billed_price(entry, budget),
         currency=entry.currency,
         region=entry.region,
         capabilities=capabilities_of(entry),
         context_known=entry.context > 0,
         clock=clock,
     )
+
+
+def price_of(entry: PoolEntry) -> Price:
+    """What the endpoint asks for a million tokens, in its own currency."""
+    cached = entry.price_in if entry.price_cached is None else entry.price_cached
+    return Price(entry.price_in, cached, entry.price_out)
+
+
+def billed_price(entry: PoolEntry, budget: BudgetSettings) -> Price:
+    """The same in the budget's currency; nothing where no rate is known, for then nothing is sent there."""
+    price = price_of(entry)
+    rate = 1.0 if entry.currency == budget.currency else budget.rates.get(entry.currency, 0.0)
+    return Price(price.prompt * rate, price.cached * rate, price.completion * rate)
 
 
 def capabilities_of(entry: PoolEntry) -> Capabilities:

@@ -60,6 +60,16 @@ class Engines:
                 self._upstreams = upstreams
         return self._upstreams
 
+    def of_pool(self, entry: PoolEntry) -> Upstream:
+        """The engine of a `[[pool]]` entry, a deployment for each of its addresses."""
+        engines = self._models.replicas(entry)
+        urls = [(entry.url, entry.weight), *((each.url, each.weight) for each in entry.replicas)]
+        deployments = [
+            Deployment(urlsplit(url).netloc or url, engine, weight)
+            for engine, (url, weight) in zip(engines, urls, strict=True)
+        ]
+        return remote_upstream(entry, deployments, self._settings.budget, self._clock)
+
     def learn_context(self, name: str) -> None:
         """Ask an engine that has just answered, aside, how much context it has."""
         upstream = (self._upstreams or {}).get(name)
@@ -91,14 +101,7 @@ class Engines:
         found = []
         if self._models.pool("auto") is None:
             found.append(await self._local(settings.model))
-        for entry in settings.pool:
-            engines = self._models.replicas(entry)
-            urls = [(entry.url, entry.weight), *((each.url, each.weight) for each in entry.replicas)]
-            deployments = [
-                Deployment(urlsplit(url).netloc or url, engine, weight)
-                for engine, (url, weight) in zip(engines, urls, strict=True)
-            ]
-            found.append(remote_upstream(entry, deployments, settings.budget, self._clock))
+        found += [self.of_pool(entry) for entry in settings.pool]
         names = [upstream.name for upstream in found]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ConfigError(f"Two engines are called {twice!r}: give the pool of that name another.")

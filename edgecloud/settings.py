@@ -52,6 +52,14 @@ def _from_elsewhere(value: object) -> object:
     return _from_keyring(value)
 
 
+def _from_elsewhere_if_there(value: object) -> object:
+    """As above, but a variable that isn't set is left to whoever needs the secret: one server's key must not
+    keep everything else from working.
+    """
+    is_missing = isinstance(value, str) and value.startswith("env:") and not os.environ.get(value[4:])
+    return value if is_missing else _from_elsewhere(value)
+
+
 def _from_keyring(value: object) -> object:
     if not isinstance(value, str) or not value.startswith("keyring:"):
         return value
@@ -72,6 +80,7 @@ def _from_keyring(value: object) -> object:
 
 
 Secret = Annotated[SecretStr, BeforeValidator(_from_elsewhere)]
+LaterSecret = Annotated[SecretStr, BeforeValidator(_from_elsewhere_if_there)]
 
 
 def _hosts(value: str) -> str:
@@ -167,7 +176,7 @@ class PoolEntry(Section):
     name: str
     url: str
     model: str
-    api_key: Secret | None = None
+    api_key: LaterSecret | None = None
     local: bool = Field(False, description="true only if it computes on this machine")
     weight: float = Field(1.0, gt=0, description="capacity of url beside the replicas'")
     replicas: tuple[ReplicaEntry, ...] = Field((), description="more addresses of the same model")
@@ -454,6 +463,23 @@ def set_value(key: str, value: object, *, check: Callable[[Settings], None] | No
     replace_text(path, text)
 
 
+def rewrite(change: Callable[[Any], None]) -> None:
+    """Change `config.toml` by a function of its tomlkit document, keeping comments and layout.
+
+    Nothing is written unless the whole file is then valid. Raises `ConfigError`, and what `change` raises.
+    """
+    import tomlkit
+
+    path = config_path().resolve()
+    before = read_text(path)
+    _parse(before, path)
+    document = tomlkit.parse(before)
+    change(document)
+    text = tomlkit.dumps(document)
+    _build(_flatten(tomllib.loads(text), text, path))
+    replace_text(path, text)
+
+
 def plain(value: Any) -> Any:
     """A setting's value as JSON has it, secrets masked."""
     match value:
@@ -534,7 +560,13 @@ def _build(assignments: Sequence[Assignment]) -> Settings:
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+    match value:
+        case list():
+            return tuple(_tuples(item) for item in value)
+        case dict():
+            return {key: _tuples(item) for key, item in value.items()}
+        case _:
+            return value
 
 
 def _from_text(field: FieldInfo, text: str, given: Assignment) -> Any:

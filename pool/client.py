@@ -80,6 +80,16 @@ class RemoteEngine:
             self._context = _context_of(models, self._entry.model)
         return Capabilities(context=self._context, tools=True, images=True)
 
+    async def models(self) -> list[str]:
+        """The names in its model list. Raises `UpstreamError`."""
+        listed = (await self._aside("GET", "models")).get("data")
+        names = (
+            [entry.get("id") for entry in listed if isinstance(entry, dict)]
+            if isinstance(listed, list)
+            else []
+        )
+        return [name for name in names if isinstance(name, str)]
+
     async def generate(self, request: ChatRequest) -> AsyncGenerator[EngineEvent, None]:
         """Answer through one streamed request; closing the generator closes its connection at once.
 

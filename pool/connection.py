@@ -57,12 +57,18 @@ class Connection:
         return _is_loopback(self._base.host or "")
 
     def permit(self, *, offline: bool = False) -> None:
-        """Raises `NoPermittedRoute` if nothing may leave this machine and the endpoint is elsewhere. Looks up
-        no name.
+        """Raises `NoPermittedRoute` if nothing may leave this machine and the endpoint is elsewhere, and
+        `UpstreamError` if its key is still to be found. Looks up no name.
         """
         if (offline or self._offline) and not self.is_loopback:
             raise NoPermittedRoute(
                 f"{self.name} is at {self.host}, and offline mode allows this machine only."
+            )
+        if self._key is not None and self._key.startswith("env:"):
+            variable = self._key.removeprefix("env:")
+            raise UpstreamError(
+                f"The key of {self.name} is in the environment variable {variable}, which is not set.",
+                upstream_status=401,
             )
 
     async def open(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
+from .pool_entries import add, list_, reprice, rm
 from .pool_serve import serve
+from .pool_test import test
 
 
 @click.group()
@@ -12,4 +14,5 @@ def pool() -> None:
     """Serve a model to other machines, and manage the servers that this one uses."""
 
 
-pool.add_command(serve)
+for command in (serve, list_, add, test, rm, reprice):
+    pool.add_command(command)

@@ -1,0 +1,229 @@
+"""The servers that this machine uses: `edgecloud pool list`, `add`, `rm` and `reprice`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgecloud.errors import BadRequest, NotFound
+
+from .shell import State, note, print_json, print_table, print_text
+
+if TYPE_CHECKING:
+    from edgecloud.settings import PoolEntry, Settings
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+TAKEN = ("auto", "local")
+
+
+@click.command("list")
+@AS_JSON
+@click.pass_obj
+def list_(state: State, as_json: bool) -> None:
+    """List the servers: model, address, prices, and what was learnt of them."""
+    settings = state.settings()
+    learnt = state.ledger().engines() if settings.pool else {}
+    rows = [_facts(entry, learnt.get(entry.name, (0.0, {}))[1]) for entry in settings.pool]
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        note("There are none yet: edgecloud pool add NAME URL")
+    print_table(
+        [
+            (
+                row["name"],
+                row["model"],
+                " ".join(row["urls"]),
+                "this machine" if row["local"] else row["region"] or "elsewhere",
+                f"{row['price_in']:g} / {row['price_out']:g} {row['currency']}"
+                if row["price_out"]
+                else "free",
+                f"{row['context']:,} tokens" if row["context"] else "",
+                f"{row['tokens_per_s']:.0f} tokens/s" if row["tokens_per_s"] else "",
+                row["resting"],
+            )
+            for row in rows
+        ]
+    )
+
+
+@click.command()
+@click.argument("name")
+@click.argument("url")
+@click.option("--model", help="The model's name over there; without it, the only one it lists.")
+@click.option(
+    "--key",
+    metavar="env:NAME|keyring:NAME|-",
+    help="Its API key: from a variable, from the keyring, or - to be asked for it.",
+)
+@click.option("--price-in", type=click.FloatRange(0), help="Money for a million prompt tokens.")
+@click.option("--price-out", type=click.FloatRange(0), help="Money for a million answered tokens.")
+@click.option("--price-cached", type=click.FloatRange(0), help="Money for a million cached prompt tokens.")
+@click.option("--currency", help="Of the prices.  [default: USD]")
+@click.option("--region", help="Where it computes.")
+@click.option("--replica", "replicas", multiple=True, metavar="URL", help="One more address (repeatable).")
+@click.option("--context", type=click.IntRange(1), help="Tokens of context, if it does not tell.")
+@click.option("--local", is_flag=True, help="It computes on this machine (an ssh tunnel does not).")
+@click.pass_obj
+def add(
+    state: State,
+    name: str,
+    url: str,
+    model: str | None,
+    key: str | None,
+    replicas: tuple[str, ...],
+    **rest: Any,
+) -> None:
+    """Add the OpenAI-compatible server at URL under NAME.
+
+    \b
+    edgecloud pool add gpu-box http://gpu-box:8000/v1
+    edgecloud pool add big https://api.example.com/v1 --model big-1 --key env:BIG_KEY \\
+        --price-in 0.5 --price-out 2
+    """
+    from edgecloud.settings import rewrite
+
+    settings = state.settings()
+    if name in (*TAKEN, *settings.aliases, *(entry.name for entry in settings.pool)):
+        raise BadRequest(f"{name!r} is taken: give the server another name.")
+    fields: dict[str, Any] = {"name": name, "url": url, "model": model or ""}
+    if key is not None:
+        fields["api_key"] = _stored(name, key)
+    fields |= {option: value for option, value in rest.items() if value not in (None, False)}
+    if replicas:
+        fields["replicas"] = [{"url": replica} for replica in replicas]
+    if model is None:
+        fields["model"] = _only_model(fields, settings)
+
+    def change(document: Any) -> None:
+        import tomlkit
+
+        entry = tomlkit.table()
+        entry.update(fields)
+        document.setdefault("pool", tomlkit.aot()).append(entry)
+
+    rewrite(change)
+    note(f"Added. Try it: edgecloud pool test {name}")
+
+
+@click.command()
+@click.argument("name")
+@click.pass_obj
+def rm(state: State, name: str) -> None:
+    """Remove the server NAME from the settings."""
+    from edgecloud.settings import rewrite
+
+    entry_named(state.settings(), name)
+
+    def change(document: Any) -> None:
+        entries = document.get("pool", [])
+        for place, entry in enumerate(entries):
+            if entry.get("name") == name:
+                del entries[place]
+                return
+        raise NotFound(f"{name} is not in the settings file: it comes from the variable EDGECLOUD_POOL.")
+
+    rewrite(change)
+    note(f"Removed {name}.")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--days", type=click.IntRange(1), help="How far back.  [default: this month]")
+@click.pass_obj
+def reprice(state: State, name: str, days: int | None) -> None:
+    """Count what NAME answered at the prices that it has now, where they were wrong before."""
+    import time
+
+    from ...router.budgets import limits_of
+    from ..upstreams import billed_price
+
+    settings = state.settings()
+    entry = entry_named(settings, name)
+    now = time.time()
+    (month,) = (
+        limit.starts_at
+        for limit in limits_of(settings.budget, now, chat_id=None, tenant=None)
+        if limit.name == "per_month"
+    )
+    since = (month or 0.0) if days is None else now - days * 86400.0
+    difference = state.ledger().reprice(name, billed_price(entry, settings.budget), since)
+    print_text(f"{difference / 1e9:+.6f} {settings.budget.currency}")
+
+
+def entry_named(settings: Settings, name: str) -> PoolEntry:
+    """The server of that name. Raises `NotFound`."""
+    for entry in settings.pool:
+        if entry.name == name:
+            return entry
+    known = ", ".join(entry.name for entry in settings.pool) or "none"
+    raise NotFound(f"There is no server {name[:80]!r} (known: {known}); `edgecloud pool add` adds one.")
+
+
+def _facts(entry: PoolEntry, learnt: Any) -> dict[str, Any]:
+    """What the config says, and what was learnt by using it."""
+    decode = sorted(learnt.get("speed", {}).get("decode", []))
+    resting = [kept["reason"] for kept in learnt.get("breakers", {}).values()]
+    return {
+        "name": entry.name,
+        "model": entry.model,
+        "urls": [entry.url, *(replica.url for replica in entry.replicas)],
+        "local": entry.local,
+        "region": entry.region,
+        "price_in": entry.price_in,
+        "price_out": entry.price_out,
+        "currency": entry.currency,
+        "context": entry.context or learnt.get("context", 0),
+        "tokens_per_s": decode[len(decode) // 2] if decode else 0.0,
+        "resting": resting[0] if resting else "",
+    }
+
+
+def _price(row: dict[str, Any]) -> str:
+    return f"{row['price_in']:g} / {row['price_out']:g} {row['currency']}" if row["price_out"] else "free"
+
+
+def _stored(name: str, key: str) -> str:
+    """The key as the settings file has it; one that is typed goes to the keyring where there is one."""
+    if key != "-":
+        if not key.startswith(("env:", "keyring:")):
+            raise BadRequest(
+                "A key on the command line stays in the shell's history: use --key env:NAME, "
+                "--key keyring:NAME or --key -."
+            )
+        return key
+    typed: str = click.prompt("API key", hide_input=True, err=True)
+    try:
+        import keyring
+
+        keyring.set_password("edgecloud", name, typed)
+        return f"keyring:{name}"
+    except Exception:  # no keyring package, no keyring service, or one that is locked
+        note("There is no system keyring: the key goes into the settings file, which only you can read.")
+        return typed
+
+
+def _only_model(fields: dict[str, Any], settings: Settings) -> str:
+    """The one model that the server lists. Raises `BadRequest` if that leaves a choice."""
+    import asyncio
+
+    from edgecloud.settings import PoolEntry
+
+    entry = PoolEntry.model_validate({**fields, "model": "?", "replicas": ()})
+    models = asyncio.run(_models(entry, settings))
+    if len(models) == 1:
+        return models[0]
+    known = ", ".join(models[:12]) or "none"
+    raise BadRequest(f"Say which model with --model; the server lists: {known}.")
+
+
+async def _models(entry: PoolEntry, settings: Settings) -> list[str]:
+    from ...pool.client import RemoteEngine
+
+    engine = RemoteEngine(entry, settings)
+    try:
+        return await engine.models()
+    finally:
+        await engine.aclose()

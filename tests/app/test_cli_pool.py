@@ -1,0 +1,122 @@
+"""`edgecloud pool list`, `add`, `test`, `rm`, `reprice` against scripted servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from edgecloud.app.cli.main import edgecloud
+from edgecloud.app.cli.shell import State
+from edgecloud.errors import BadRequest, NotFound
+from edgecloud.settings import load
+from tests.support.fake_engine import FakeEngine
+from tests.support.live import Live, live_server
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDGECLOUD_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("EDGECLOUD_RUNTIME", str(tmp_path / "run"))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Live]:
+    with live_server(FakeEngine(name="tiny")) as live:
+        yield live
+
+
+def pool(*arguments: str, stdin: str = "") -> Result:
+    result = CliRunner().invoke(edgecloud, ["pool", *arguments], input=stdin, obj=State())
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_a_server_is_added_with_everything_that_was_said(home: Path) -> None:
+    config = home / "config.toml"
+    config.write_text("# mine\nmodel = 'smollm2'  # small\n")
+    pool(
+        *("add", "big", "https://api.example.com/v1", "--model", "big-1", "--key", "env:BIG_KEY"),
+        *("--price-in", "0.5", "--price-out", "2", "--currency", "EUR", "--region", "eu"),
+        *("--replica", "https://b.example.com/v1", "--context", "32768"),
+    )
+    text = config.read_text()
+    assert "# mine" in text
+    assert "# small" in text
+    assert "env:BIG_KEY" in text
+    (entry,) = load().pool
+    assert [replica.url for replica in entry.replicas] == ["https://b.example.com/v1"]
+    assert (entry.context, entry.currency, entry.region) == (32768, "EUR", "eu")
+
+
+def test_a_key_that_is_not_there_yet_stops_only_what_needs_it() -> None:
+    pool("add", "big", "https://api.example.com/v1", "--model", "big-1", "--key", "env:BIG_KEY")
+    result = pool("test")
+    assert (result.exit_code, "BIG_KEY, which is not set" in result.stdout) == (1, True)
+
+
+def test_the_settings_read_what_was_added(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIG_KEY", "sk-1")
+    url = "https://api.example.com/v1"
+    pool("add", "big", url, "--model", "big-1", "--key", "env:BIG_KEY", "--price-out", "2")
+    pool("add", "box", "http://box:8000/v1", "--model", "m", "--local")
+    big, box = load().pool
+    assert big.api_key is not None
+    assert (big.api_key.get_secret_value(), big.price_out, box.local) == ("sk-1", 2.0, True)
+    rows = json.loads(pool("list", "--json").stdout)
+    assert [(row["name"], row["urls"], row["price_out"]) for row in rows] == [
+        ("big", ["https://api.example.com/v1"], 2.0),
+        ("box", ["http://box:8000/v1"], 0.0),
+    ]
+    assert "sk-1" not in pool("list").stdout + (home / "config.toml").read_text()
+    pool("rm", "big")
+    assert [entry.name for entry in load().pool] == ["box"]
+
+
+@pytest.mark.parametrize("name", ["auto", "local", "box"])
+def test_a_name_that_is_taken_is_refused(name: str) -> None:
+    pool("add", "box", "http://box:8000/v1", "--model", "m")
+    with pytest.raises(BadRequest, match="taken"):
+        pool("add", name, "http://other:8000/v1", "--model", "m")
+
+
+def test_a_key_in_the_open_is_refused(home: Path) -> None:
+    with pytest.raises(BadRequest, match="history"):
+        pool("add", "box", "http://box:8000/v1", "--model", "m", "--key", "sk-123")
+    assert not (home / "config.toml").exists()
+
+
+def test_without_a_model_the_only_one_is_taken_and_a_choice_is_shown(server: Live) -> None:
+    with pytest.raises(BadRequest, match="auto, tiny"):
+        pool("add", "box", f"{server.url}/v1")
+
+
+def test_what_is_not_there_cannot_be_removed_or_tested() -> None:
+    for command in ("rm", "test", "reprice"):
+        with pytest.raises(NotFound, match="no server 'nobody'"):
+            pool(command, "nobody")
+
+
+def test_testing_asks_every_address_and_remembers_its_context(server: Live) -> None:
+    pool("add", "box", f"{server.url}/v1", "--model", "tiny", "--replica", "http://127.0.0.1:9/v1")
+    result = pool("test", "--json")
+    findings = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert [(each["ok"], each["context"]) for each in findings] == [(True, 4096), (False, 0)]
+    assert "refused the connection" in findings[1]["detail"]
+    (row,) = json.loads(pool("list", "--json").stdout)
+    assert row["context"] == 4096
+
+
+def test_nothing_is_tested_offline(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool("add", "box", "http://192.0.2.1:8000/v1", "--model", "tiny")
+    monkeypatch.setenv("EDGECLOUD_OFFLINE", "1")
+    result = pool("test")
+    assert result.exit_code == 1
+    assert "offline" in result.stdout
