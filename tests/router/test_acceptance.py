@@ -88,6 +88,10 @@ def test_a_draft_at_the_centre_says_nothing() -> None:
     assert chance(0.65, ()) == pytest.approx(0.65)
 
 
+def test_one_token_that_a_grammar_forced_does_not_decide() -> None:
+    assert chance(0.65, (*SURE, -math.inf)) > 0.1
+
+
 @given(
     st.floats(0, 1),
     st.lists(st.floats(max_value=0, allow_nan=False), min_size=1, max_size=40),

@@ -72,7 +72,7 @@ def test_personal_data_and_secrets_are_found(text: str, label: str) -> None:
         "What is the capital of France?",
         "A number with sixteen digits: 1234567890123456",
         "pi is 3.14159265358979323846",
-        "Run it on 127.0.0.1 or 192.168.1.10, version 1.2.3.4, or ask 8.8.8.8",
+        "Run it on 127.0.0.1 or 192.168.1.10, version 1.2.3.4, or ask 8.8.8.8 by 239.1.1.1",
         "mail user@example.com",
         "How do I reset my password: the page is gone",
         "password: str = None",
@@ -138,11 +138,22 @@ def test_what_reads_private_is(text: str, label: str) -> None:
         "帮我写一首关于春天的诗",
         "How does photosynthesis work?",
         "yes",
+        "confidential",
+        "机密",
         "Design a database schema for a bookshop",
     ],
 )
 def test_what_does_not_read_private_is_not(text: str) -> None:
     assert judge(ask(text), PrivacySettings()) == Privacy()
+
+
+def test_what_is_asked_at_the_end_of_a_long_text_counts() -> None:
+    book = "It was the best of times, it was the worst of times. " * 100
+    request = "Summarise the minutes of our board meeting and our confidential strategy."
+
+    for text in (f"{book}\n{request * 8}", f"{request * 8}\n{book}"):
+        assert judge(ask(text), PrivacySettings()).local_only
+    assert judge(ask(book), PrivacySettings()) == Privacy()
 
 
 def test_an_agents_instructions_do_not_read_private_but_hold_data_all_the_same() -> None:
@@ -267,6 +278,23 @@ def test_a_text_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
         judge(ChatRequest(messages=tuple(turns[:count])), PrivacySettings())
 
     assert seen == [turn.content for turn in turns]
+
+
+def test_only_the_latest_texts_are_remembered_and_none_as_text() -> None:
+    memo = privacy._Memo(2)
+    for number in range(5):
+        memo.reasons(f"the secret number {number}", True, PrivacySettings())
+
+    assert len(memo._kept) == 2
+    assert "secret number" not in repr(memo._kept)
+
+
+def test_the_same_text_is_judged_again_when_a_person_asks_it() -> None:
+    text = "Review the source code from our internal proprietary repository"
+    quoted = ChatRequest(messages=(Message("tool", text),))
+
+    assert judge(quoted, PrivacySettings()) == Privacy()
+    assert judge(ask(text), PrivacySettings()).labels == ("like:proprietary_code",)
 
 
 def test_changed_rules_are_asked_again() -> None:

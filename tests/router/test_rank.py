@@ -11,7 +11,7 @@ from edgecloud.router.decision import Candidate, Decision
 from edgecloud.router.facts import Facts, Needs, Spread
 from edgecloud.router.filter import filter
 from edgecloud.router.rank import rank
-from edgecloud.router.world import Budget, EngineView, Speed, World
+from edgecloud.router.world import Budget, EngineView, KeyLimits, Speed, World
 
 from .worlds import (
     NOW,
@@ -123,6 +123,52 @@ def test_the_tails_of_independent_parts_do_not_add_up() -> None:
     assert decide(world, {"laptop": 0.5}).chosen.first_token_s == Spread(2.0, 7.0)
 
 
+def test_the_last_token_is_always_computed() -> None:
+    world = make_world(make_local(speed=EVEN, warm_tokens=10**6))
+
+    assert decide(world, {"laptop": 0.5}).chosen.first_token_s.p50 == pytest.approx(1 / 1000)
+
+
+def test_every_choice_costs_and_none_is_longer_than_the_context() -> None:
+    facts = make_facts(estimated_tokens=1000, output_tokens=Spread(100, 300), num_choices=3)
+    world = make_world(make_hosted(context=1500, speed=EVEN))
+
+    candidate = decide(world, {"cloud": 0.5}, facts).chosen
+
+    assert candidate.cost == pytest.approx((1000 * 2 + 3 * 100 * 8) / 1e6)
+    assert candidate.worst_cost == pytest.approx((1000 * 2 + 3 * 500 * 8) / 1e6)
+
+
+def test_the_baseline_of_a_gain_is_the_best_that_this_machine_has() -> None:
+    world = make_world(make_local("a"), make_local("b"), make_hosted())
+
+    gains = {one.engine: one.gain for one in decide(world, {"a": 0.3, "b": 0.5, "cloud": 0.9}).candidates}
+
+    assert gains == {"a": pytest.approx(-0.2), "b": 0, "cloud": pytest.approx(0.4)}
+
+
+def test_a_deadline_is_an_slo_too() -> None:
+    shaky = make_local("shaky", speed=replace(EVEN, queue_s=Spread(4, 14)))
+    world = make_world(make_local("steady", speed=replace(EVEN, queue_s=Spread(5, 5))), shaky)
+    chances = {"steady": 0.5, "shaky": 0.5}
+
+    assert decide(world, chances).chosen.engine == "shaky"
+    assert decide(world, chances, make_facts(deadline_s=15)).chosen.engine == "steady"
+
+
+def test_coming_back_counts_too_when_a_chat_might_leave() -> None:
+    home = make_hosted("home", speed=EVEN, warm_tokens=5000)
+    world = make_world(home, make_hosted("other", speed=EVEN))
+    facts = make_facts(estimated_tokens=5200)
+
+    decision = decide(world, {"home": 0.3, "other": 0.9}, facts)
+    stayed, other = decision.candidates
+
+    # This turn alone would be worth the move: it is the way back that is not.
+    assert stayed.engine == "home"
+    assert other.utility + other.switch_cost > stayed.utility
+
+
 # cases: R36
 def test_a_chat_stays_where_its_prefix_is_over_twenty_turns() -> None:
     names = ["a", "b", "c", "d"]
@@ -215,8 +261,12 @@ def test_in_the_grey_zone_the_local_model_drafts_first() -> None:
         # Straight to the better one, or nowhere: in between nothing is worth a draft.
         (make_facts(), {**GREY, "cloud": 0.95}, {}),
         (make_facts(), GREY, {"mode": "cheap"}),
-        # The draft would take longer than the answer of the other.
-        (make_facts(estimated_tokens=8000, output_tokens=Spread(10, 20)), GREY, {"second_value": 0.01}),
+        # As good as the other, and a long draft would be lost time if it is not accepted.
+        (
+            make_facts(output_tokens=Spread(10, 20)),
+            {**GREY, "cloud": 0.67},
+            {"second_value": 0.01, "hold_back": 64},
+        ),
     ],
 )
 def test_there_is_no_draft_where_it_does_not_pay(
@@ -227,6 +277,15 @@ def test_there_is_no_draft_where_it_does_not_pay(
 
     assert decide(world, GREY).cascade is not None
     assert decide(world, chances, facts, **settings).cascade is None
+
+
+def test_a_short_draft_of_an_engine_as_good_is_made() -> None:
+    facts, chances = make_facts(output_tokens=Spread(10, 20)), {**GREY, "cloud": 0.67}
+    decision = decide(even_world(), chances, facts, second_value=0.001, hold_back=8)
+
+    assert decision.cascade is not None
+    # Both are asked, so nothing would have to differ for the other to be.
+    assert decision.counterfactuals == ()
 
 
 def test_a_draft_that_cannot_be_judged_is_not_made() -> None:
@@ -312,6 +371,18 @@ def test_a_prompt_that_is_too_long_for_an_engine_is_told_by_how_much() -> None:
         "laptop",
         "cloud",
     )
+
+
+def test_a_shorter_prompt_is_no_help_where_more_is_in_the_way() -> None:
+    facts = make_facts(num_prompt_tokens={"laptop": 100, "cloud": 200_000}, offline=True)
+
+    assert decide(make_world(), {"laptop": 0.5}, facts).counterfactuals == ()
+    small = make_local("small", context=64, can={"tools": False})
+    facts = make_facts(needs=Needs(tools=True))
+    assert decide(make_world(make_local(), small), {"laptop": 0.5}, facts).counterfactuals == ()
+    full = KeyLimits("work", engines=("laptop",))
+    world = make_world(make_local(), make_local("small", context=64), key=full)
+    assert decide(world, {"laptop": 0.5}).counterfactuals == ()
 
 
 def test_a_warm_prefix_that_decided_is_named() -> None:

@@ -48,6 +48,8 @@ def test_what_says_more_than_yes_is_a_question_of_its_own(text: str) -> None:
 
 def test_a_first_turn_is_its_own_question_whatever_it_says() -> None:
     assert question([Message("system", "Be brief."), Message("user", ASKED)]) == ASKED
+    tools = [Message("user", ASKED), Message("assistant", "I look it up."), Message("tool", "42")]
+    assert question(tools) == ASKED
     assert question([Message("user", "yes")]) == "yes"
     assert question([Message("system", "Be brief.")]) == "Be brief."
     assert question([]) == ""
