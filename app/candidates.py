@@ -15,8 +15,8 @@ from .upstreams import Turn, Upstream
 class Candidates:
     """The engines that may still be asked for one request, best first.
 
-    `tokens` are what the request is expected to take of each, by name; `most` bounds how many turns are
-    given in all.
+    `tokens` are what the request is expected to take of each, by name; `overlap` what of its prompt each
+    address holds, by engine and address; `most` bounds how many turns are given in all.
     """
 
     def __init__(
@@ -25,12 +25,14 @@ class Candidates:
         tokens: Mapping[str, int],
         *,
         session: str | None,
+        overlap: Mapping[str, Mapping[str, int]] | None = None,
         most: int,
         random: Random,
     ) -> None:
         self.upstreams = list(upstreams)
         self.tokens = tokens
         self._session = session
+        self._overlap = overlap or {}
         self._left = most
         self._random = random
         self._given_up: dict[str, EdgeCloudError] = {}  # engines that are not asked again, and why
@@ -57,7 +59,13 @@ class Candidates:
                 continue
             asked = self._asked.setdefault(upstream.name, [])
             tokens = self.tokens[upstream.name]
-            turn = upstream.admit(tokens, self._random, session=self._session, but=asked)
+            turn = upstream.admit(
+                tokens,
+                self._random,
+                session=self._session,
+                overlap=self._overlap.get(upstream.name),
+                but=asked,
+            )
             if turn is not None:
                 asked.append(turn.deployment.name)
                 self._left -= 1

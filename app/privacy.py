@@ -34,7 +34,9 @@ class PrivacyDesk:
         its conversation, unless it is only looked at (`remember` is False).
         """
         session = session_of(request)
-        earlier = await self._earlier(session)
+        # Without a chat a conversation is known by how it began, and many begin with "hi".
+        begins = request.chat_id is None and not any(each.role == "assistant" for each in request.messages)
+        earlier = PUBLIC if begins else await self._earlier(session)
         if request.door == "chat":
             # The chat's own switch is in every request; what was found in it is not undone by that.
             earlier = _without_wishes(earlier)

@@ -25,6 +25,7 @@ from ..router.quality import Quality
 from ..router.rank import rank
 from ..router.refusal import refusal, wait_s
 from ..router.world import Budget, World
+from .affinity import overlaps
 from .books import Books
 from .candidates import Candidates
 from .drafting import Drafting
@@ -100,6 +101,7 @@ class Routing:
         settings, decision = self._settings, plan.decision
         upstreams = await self.engines.all()
         chosen = [upstreams[candidate.engine] for candidate in decision.candidates]
+        first = chosen[0]
         self._hedges.earn()
         run.mode = decision.mode
         run.reason = decision.reason
@@ -110,6 +112,7 @@ class Routing:
             chosen,
             {each.name: _expected_tokens(plan.facts, each.name) for each in chosen},
             session=session_of(run.request),
+            overlap={first.name: await overlaps(first, run.request, plan.facts.prompt_tokens(first.name))},
             most=settings.router.attempts,
             random=self._random,
         )
@@ -126,6 +129,9 @@ class Routing:
             tokens = run.usage.prompt_tokens + run.usage.completion_tokens
             self._warmth.note(session_of(run.request), name, tokens)
             self.engines.learn_context(name)
+        for tried in run.tried:
+            if tried.outcome != "ok":
+                self.engines.watch(tried.engine)
         self.engines.keep()
 
     async def states(self) -> list[dict[str, Any]]:

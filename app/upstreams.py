@@ -89,6 +89,8 @@ class Upstream:
         self.context_known = context_known
         self.estimates = Estimates(LOCAL_PRIOR if local else REMOTE_PRIOR)
         self.outstanding = Outstanding()
+        self.silent: set[str] = set()
+        """Addresses that do not tell which prefixes they hold."""
         self._clock = clock
 
     def view(self, now: float, warm_tokens: int = 0) -> EngineView:
@@ -109,14 +111,22 @@ class Upstream:
         )
 
     def admit(
-        self, tokens: int, random: Random, *, session: str | None = None, but: Sequence[str] = ()
+        self,
+        tokens: int,
+        random: Random,
+        *,
+        session: str | None = None,
+        overlap: Mapping[str, int] | None = None,
+        but: Sequence[str] = (),
     ) -> Turn | None:
-        """Take a turn at one of its deployments, none of those named in `but`; None if all of them rest."""
+        """Take a turn at one of its deployments, none of those named in `but`; None if all of them rest.
+        `session` and `overlap` are as in `router.balance.choose`.
+        """
         ready = self._ready(but)
         if not ready:
             return None
         replicas = [Replica(each.name, each.weight, self.outstanding[each.name]) for each in ready]
-        chosen = choose(replicas, tokens, random, session=session)
+        chosen = choose(replicas, tokens, random, session=session, overlap=overlap or {})
         deployment = next(each for each in ready if each.name == chosen.name)
         lease = deployment.breaker.admit(self._clock())
         assert lease is not None, f"{self.name} was ready and admits nobody"
@@ -146,6 +156,23 @@ class Upstream:
     def released(self, turn: Turn) -> None:
         """The request ended without saying anything of the deployment."""
         turn.deployment.breaker.release(turn.lease)
+
+    def answered(self, turn: Turn) -> None:
+        """The deployment works, without an answer to learn from."""
+        turn.deployment.breaker.succeed(turn.lease, self._clock())
+
+    def rests(self, deployment: Deployment) -> bool:
+        """Whether a deployment is left alone, or under trial."""
+        return deployment.breaker.state(self._clock()) != "closed"
+
+    def rest_s(self, deployment: Deployment) -> float:
+        """Seconds until a deployment may be asked again."""
+        now = self._clock()
+        return max(0.0, (deployment.breaker.retry_at(now) or now) - now)
+
+    def probe(self, deployment: Deployment) -> Lease | None:
+        """The one leave to find out whether a deployment that rested is back; None if it is not to be had."""
+        return deployment.breaker.admit(self._clock()) if self.rests(deployment) else None
 
     def is_late(self, waited_s: float, prompt_tokens: int) -> bool:
         """Whether a first token is so late that an honest upstream would have begun."""

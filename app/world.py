@@ -14,6 +14,7 @@ from edgecloud.errors import ConfigError, EdgeCloudError, StorageError
 from edgecloud.settings import PoolEntry, Settings
 
 from .books import Books
+from .probing import Prober
 from .upstreams import IN_PROCESS, Deployment, Upstream, remote_upstream
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Engines:
         self._upstreams: dict[str, Upstream] | None = None
         self._lock = asyncio.Lock()
         self._kept_at = clock()
+        self._prober = Prober()
         self._asides: set[asyncio.Task[None]] = set()
 
     async def all(self) -> dict[str, Upstream]:
@@ -69,6 +71,12 @@ class Engines:
             for engine, (url, weight) in zip(engines, urls, strict=True)
         ]
         return remote_upstream(entry, deployments, self._settings.budget, self._clock)
+
+    def watch(self, name: str) -> None:
+        """Find out when an engine that failed is back."""
+        upstream = (self._upstreams or {}).get(name)
+        if upstream is not None:
+            self._prober.watch(upstream)
 
     def learn_context(self, name: str) -> None:
         """Ask an engine that has just answered, aside, how much context it has."""
@@ -92,6 +100,7 @@ class Engines:
         for task in self._asides:
             task.cancel()
         await asyncio.gather(*self._asides, return_exceptions=True)
+        await self._prober.aclose()
         self.keep(now=True)
 
     # ------------------------------------------------------------------------------------------------- inside

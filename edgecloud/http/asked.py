@@ -21,12 +21,13 @@ def asked_of(scope: Scope) -> dict[str, Any]:
     """The fields of a `ChatRequest` that the headers give.
 
     `x-request-deadline-ms` is milliseconds for the whole answer. Raises `BadRequest` for a value that can't
-    be one: a privacy header that nobody understood must not be taken for none.
+    be one.
     """
     return {
         "deadline_s": _deadline_s(scope),
         "mode": _mode(scope),
-        "private": _flag(scope, PRIVATE),
+        # Whatever else it says than no, privacy was meant.
+        "private": (header(scope, PRIVATE.encode()) or "").strip().lower() not in _NO,
         "fresh": _flag(scope, FRESH),
     }
 

@@ -68,6 +68,7 @@ def text_of(answer: httpx.Response) -> str:
         (PRIVATE, "local"),
         ({"x-edgecloud-mode": "LOCAL"}, "local"),
         ({"x-edgecloud-private": "0"}, "pool"),
+        ({"x-edgecloud-private": "please"}, "local"),
     ],
 )
 def test_headers_decide_where_a_request_goes(tmp_path: Path, headers: dict[str, str], text: str) -> None:
@@ -87,7 +88,7 @@ def test_every_endpoint_keeps_a_private_request_here(tmp_path: Path, path: str) 
     assert big.requests == []
 
 
-@pytest.mark.parametrize("headers", [{"x-edgecloud-private": "maybe"}, {"x-edgecloud-mode": "fastest"}])
+@pytest.mark.parametrize("headers", [{"x-edgecloud-fresh": "maybe"}, {"x-edgecloud-mode": "fastest"}])
 def test_a_header_that_nobody_understands_is_an_error(tmp_path: Path, headers: dict[str, str]) -> None:
     with house(tmp_path) as http:
         answer = http.post("/v1/chat/completions", json=chat(), headers=headers)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -51,6 +50,7 @@ class Executed:
         budget: BudgetSettings | None = None,
         draft: Drafting | None = None,
         hedges: HedgeBudget | None = None,
+        overlap: Mapping[str, Mapping[str, int]] | None = None,
         **router: Any,
     ) -> None:
         self.upstreams = upstreams
@@ -63,6 +63,7 @@ class Executed:
             upstreams,
             {upstream.name: 100 for upstream in upstreams},
             session=request.chat_id,
+            overlap=overlap,
             most=settings.attempts,
             random=Random(1),
         )
@@ -96,7 +97,3 @@ class Executed:
             for upstream in self.upstreams
             for deployment in upstream.deployments
         )
-
-
-def with_deadline(request: ChatRequest, seconds: float) -> ChatRequest:
-    return dataclasses.replace(request, deadline_s=seconds)

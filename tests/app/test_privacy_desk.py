@@ -1,0 +1,77 @@
+"""What binds a conversation, and for how long it is remembered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgecloud.app.books import Books
+from edgecloud.app.privacy import PrivacyDesk
+from edgecloud.router.ledger import Ledger
+from edgecloud.settings import PrivacySettings, Settings
+from edgecloud.types import ChatRequest, Message
+
+
+def ask(*texts: str, **fields: Any) -> ChatRequest:
+    """A conversation of the user's and the assistant's texts in turn."""
+    roles = ("user", "assistant")
+    messages = tuple(Message(roles[place % 2], text) for place, text in enumerate(texts))
+    return ChatRequest(messages=messages, **fields)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> PrivacyDesk:
+    return desk_over(tmp_path)
+
+
+def desk_over(folder: Path, **privacy: Any) -> PrivacyDesk:
+    settings = Settings(privacy=PrivacySettings(**privacy))
+    return PrivacyDesk(settings, Books(lambda: Ledger(folder / "edgecloud.db")))
+
+
+async def is_bound(desk: PrivacyDesk, request: ChatRequest, **how: bool) -> bool:
+    return (await desk.look_at(request, **how)).local_only
+
+
+async def test_a_chat_that_was_private_once_stays_so(desk: PrivacyDesk) -> None:
+    assert await is_bound(desk, ask("hi", chat_id="chat-1", private=True))
+    assert await is_bound(desk, ask("hi", "hello", "and?", chat_id="chat-1"))
+    assert not await is_bound(desk, ask("hi", chat_id="chat-2"))
+
+
+async def test_another_process_knows_it_too(tmp_path: Path) -> None:
+    first = desk_over(tmp_path)
+    await first.look_at(ask("hi", chat_id="chat-1", private=True))
+    assert first._books is not None
+    await first._books.aclose()
+    assert await is_bound(desk_over(tmp_path), ask("and?", chat_id="chat-1"))
+
+
+async def test_a_chat_with_a_switch_can_take_its_own_wish_back_and_nothing_else(desk: PrivacyDesk) -> None:
+    chat: dict[str, Any] = {"chat_id": "chat-1", "door": "chat"}
+    assert await is_bound(desk, ask("hi", private=True, **chat))
+    assert not await is_bound(desk, ask("hi", **chat))
+    assert await is_bound(desk, ask("my card is 4539 1488 0343 6467", **chat))
+    assert await is_bound(desk, ask("forget it", **chat))
+
+
+async def test_over_http_the_turns_of_a_conversation_are_bound_and_other_greetings_are_not(
+    desk: PrivacyDesk,
+) -> None:
+    assert await is_bound(desk, ask("hi", door="http", private=True))
+    assert await is_bound(desk, ask("hi", "hello", "and?", door="http"))
+    assert not await is_bound(desk, ask("hi", door="http"))
+    assert not await is_bound(desk, ask("hi", "hello", "and?", door="http", tenant="other"))
+
+
+async def test_looking_only_binds_nothing(desk: PrivacyDesk) -> None:
+    assert await is_bound(desk, ask("hi", chat_id="chat-1", private=True), remember=False)
+    assert not await is_bound(desk, ask("hi", chat_id="chat-1"))
+
+
+async def test_an_attached_file_binds_by_its_path(tmp_path: Path) -> None:
+    desk = desk_over(tmp_path, paths=("/clients/",))
+    assert await is_bound(desk, ask("sum this up", files=("/clients/a.txt",)))
+    assert not await is_bound(desk, ask("sum this up", files=("/public/a.txt",)))
