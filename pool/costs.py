@@ -8,12 +8,12 @@ from .plan import StepPlan
 from .sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepCosts:
     """A step costs a constant, plus each token computed, plus each context token read, plus each block moved.
 
     The defaults are of the order of an 8B model in bf16 on one H100: weights read once a step, compute-bound
-    prefill, KV read at memory bandwidth, 2 MiB blocks over PCIe. A runner measures its own.
+    prefill, KV read at memory bandwidth, 2 MiB blocks over PCIe. `CostMeter` puts in what this machine takes.
     """
 
     step_s: float = 6e-3

@@ -66,7 +66,12 @@ class PoolEngine:
         self.facts = runner.facts
         self._defaults = defaults or Drawing()
         self._probing: asyncio.Task[Probe] | None = None
-        self.loop = StepLoop(runner, lambda: Scheduler(config, policy), slo=slo, watchdog_s=watchdog_s)
+        self.loop = StepLoop(
+            runner,
+            lambda costs: Scheduler(config, policy, costs=costs),
+            slo=slo,
+            watchdog_s=watchdog_s,
+        )
 
     async def capabilities(self) -> Capabilities:
         template = self.text.template

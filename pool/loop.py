@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from edgecloud.errors import Overloaded, Unavailable
 
+from .costs import StepCosts
 from .metrics import PoolMetrics, PoolStats
 from .runner import Runner
 from .scheduler import Scheduler
@@ -42,7 +43,7 @@ class StepLoop:
     def __init__(
         self,
         runner: Runner,
-        make_scheduler: Callable[[], Scheduler],
+        make_scheduler: Callable[[StepCosts], Scheduler],
         *,
         slo: Slo | None = None,
         watchdog_s: float = 30.0,

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from .config import PoolConfig
 from .distribution import Distribution
-from .plan import StepPlan
+from .runner import RunnerFacts
 from .sequence import Ended, EndReason, Job, StopReason
 from .slo import Slo, seconds_per_token
 
@@ -57,8 +57,11 @@ class PoolStats(NamedTuple):
 class PoolMetrics(Collector):
     """Filled by the step loop's thread, read by whoever scrapes. `stats` gives the state at a scrape."""
 
-    def __init__(self, model: str, config: PoolConfig, slo: Slo, stats: Callable[[], PoolStats]) -> None:
-        self.model = model
+    def __init__(
+        self, facts: RunnerFacts, config: PoolConfig, slo: Slo, stats: Callable[[], PoolStats]
+    ) -> None:
+        self.model = facts.model
+        self.facts = facts
         self.slo = slo
         self.stats = stats
         self._config = config
@@ -92,12 +95,6 @@ class PoolMetrics(Collector):
     def accept(self, job: Job) -> None:
         self.max_length.observe(job.max_tokens)
         self.choices.observe(job.n)
-
-    def step(self, plan: StepPlan) -> None:
-        self.iteration.observe(len(plan.tokens))
-
-    def first_token(self, seconds: float) -> None:
-        self.ttft.observe(seconds)
 
     def end(self, end: Ended, stopped: StopReason | None) -> None:
         """Book a request's end; `stopped` says how its choices ended, if they did.
@@ -168,15 +165,30 @@ class PoolMetrics(Collector):
             counter.add_metric((self.model,), count)
             yield counter
         yield from self._by_label(stats)
-        info = InfoMetricFamily("vllm:cache_config", "Sizes of the KV memory.")
-        info.add_metric((), {"block_size": str(config.block_size), "num_gpu_blocks": str(config.num_blocks)})
-        yield info
+        yield from self._facts()
         for distribution in (
             self.ttft, self.inter_token, self.per_token, self.e2e, self.queue, self.prefill, self.decode,
             self.inference, self.prompt_length, self.output_length, self.max_length, self.choices,
             self.iteration, self.cancel,
         ):  # fmt: skip
             yield distribution.family(self.model)
+
+    def _facts(self) -> Iterator[Metric]:
+        facts, config = self.facts, self._config
+        info = InfoMetricFamily("vllm:cache_config", "Sizes and type of the KV memory.")
+        sizes = {"block_size": str(config.block_size), "num_gpu_blocks": str(config.num_blocks)}
+        info.add_metric((), {**sizes, "cache_dtype": facts.kv_type})
+        yield info
+        weights = GaugeMetricFamily(
+            "edgecloud_pool_weight_bytes",
+            "Weights by the form they are kept in, and those that came quantized and are not any more by the "
+            "type they had in the file.",
+            labels=("model_name", "form", "state"),
+        )
+        for state, forms in (("kept", facts.kept), ("converted", facts.converted)):
+            for form, count in forms.items():
+                weights.add_metric((self.model, form, state), count)
+        yield weights
 
     def _by_label(self, stats: PoolStats) -> Iterator[Metric]:
         wasted = {"preempted": stats.recomputed_tokens, **self.wasted}

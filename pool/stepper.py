@@ -15,6 +15,8 @@ from collections.abc import Callable
 
 from edgecloud.errors import DeadlineExceeded, EdgeCloudError, EngineFailure, InternalError
 
+from .cost_meter import CostMeter
+from .costs import StepCosts
 from .metrics import PoolMetrics, PoolStats
 from .outbox import Outbox
 from .plan import Drawn, StepPlan
@@ -34,14 +36,16 @@ ChoiceKey = tuple[int, int]
 
 
 class Stepper:
-    """`make_scheduler` gives the scheduler, and a fresh one should its books ever be wrong. `stats` is what
-    other threads may read: replaced as a whole after each turn.
+    """`make_scheduler` gives the scheduler over costs that are corrected as steps are measured, and a fresh
+    one should its books ever be wrong. `stats` is what other threads may read: replaced as a whole after each
+    turn.
     """
 
-    def __init__(self, runner: Runner, make_scheduler: Callable[[], Scheduler], slo: Slo) -> None:
-        self.scheduler = make_scheduler()
+    def __init__(self, runner: Runner, make_scheduler: Callable[[StepCosts], Scheduler], slo: Slo) -> None:
+        self._costs = CostMeter(StepCosts())
+        self.scheduler = make_scheduler(self._costs.costs)
         self.stats = PoolStats()
-        self.metrics = PoolMetrics(runner.facts.model, self.scheduler.config, slo, lambda: self.stats)
+        self.metrics = PoolMetrics(runner.facts, self.scheduler.config, slo, lambda: self.stats)
         self.outbox = Outbox()
         self.num_failed_in_row = 0
         self._runner = runner
@@ -112,7 +116,7 @@ class Stepper:
             log.exception("the scheduler's books are wrong: starting over")
             self._num_failed += 1
             self.end_all(InternalError())
-            self.scheduler = self._make_scheduler()
+            self.scheduler = self._make_scheduler(self._costs.costs)
 
     def publish(self) -> None:
         """Let other threads see the state of now."""
@@ -146,6 +150,7 @@ class Stepper:
     # ----------------------------------------------------------------------------------------------- one step
 
     def _step(self, plan: StepPlan) -> None:
+        began = time.monotonic()
         try:
             output = self._runner.execute(plan)
         except Exception as error:
@@ -161,7 +166,8 @@ class Stepper:
             self._lose(plan, error)
             return
         self.num_failed_in_row = 0
-        self.metrics.step(plan)
+        self.metrics.iteration.observe(len(plan.tokens))
+        self._costs.observe(plan, now - began)
         for request_id, of_prompt in output.scores.items():
             if of_prompt and request_id in self._tickets:
                 self.outbox.post(self._tickets[request_id], Scores(of_prompt))

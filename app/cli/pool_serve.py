@@ -74,9 +74,7 @@ async def _serve(settings: Settings, sockets: Sequence[socket.socket], build: Bu
 
     from ...pool.server import create_app
 
-    if build is None:
-        from ...pool.open import open_engine as build
-    engine = await asyncio.to_thread(build, settings)
+    engine = await asyncio.to_thread(build or _open, settings)
     try:
         # One token, so that 'serves' is true and a model that can't run is told at once.
         await engine.probe()
@@ -93,6 +91,12 @@ async def _serve(settings: Settings, sockets: Sequence[socket.socket], build: Bu
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await engine.aclose()
+
+
+def _open(settings: Settings) -> PoolEngine:
+    from ...pool.open import open_engine
+
+    return open_engine(settings)
 
 
 def _door(server: ServerSettings) -> ServerSettings:

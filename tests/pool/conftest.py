@@ -1,11 +1,14 @@
-"""A machine without a network."""
+"""A machine without a network, and a pool whose steps wait."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from .server_builders import Gate
 
 
 @pytest.fixture
@@ -24,3 +27,11 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr(socket.socket, "connect", connect)
     return seen
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """Open at the end, so that no test leaves a thread behind."""
+    gate = Gate()
+    yield gate
+    gate.open()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from edgecloud.http.drain import Drain
@@ -61,10 +62,14 @@ def make_pool(
     slo: Any = None,
     defaults: Any = None,
     runner: dict[str, Any] | None = None,
+    facts: dict[str, Any] | None = None,
     **config: Any,
 ) -> tuple[PoolEngine, FakeRunner]:
-    """A small pool and the runner below it; `runner` are arguments of the fake."""
+    """A small pool and the runner below it; `runner` are arguments of the fake, `facts` what it says of
+    itself.
+    """
     fake = FakeRunner(num_blocks, block_size, num_host_blocks, **(runner or {}))
+    fake.facts = replace(fake.facts, **(facts or {}))
     sizes: dict[str, Any] = {"context": 64, "token_budget": 32, "max_running": 4, **config}
     text = ModelText("fake", ByteVocabulary(), ChatTemplate(TEMPLATE))
     engine = PoolEngine(
