@@ -1,8 +1,8 @@
 /* One decoder layer on a CPU, in C: what torch does here in twenty operations, in one call and one team of threads.
 
    Every row is computed by the same instructions in the same order, whatever else is in the batch: products are
-   summed along k in order (integers exactly), keys and values in aligned chunks of 16 positions. So a row's bits
-   do not depend on its neighbours, on how its prompt was chunked, or on the number of threads.
+   summed along k in order (the 64 of a group exactly), keys and values in aligned chunks of 16 positions. So a
+   row's bits do not depend on its neighbours, on how its prompt was chunked, or on the number of threads.
 
    Weights are packed in tiles of 16 columns: int8 as [n/16][k/4][16][4] (what VNNI multiplies at once), float
    as [n/16][k][16]. A slot of the KV memory is a row: K of all heads | V of all heads | K scales | V scales
@@ -26,6 +26,7 @@ typedef int32_t viu __attribute__((vector_size(64), aligned(4), may_alias));
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define LANES 16
 #define MAX_DIM 256
+#define GROUP 64 /* activations that share a scale */
 #define TOGETHER 16 /* query rows that share a pass over the keys */
 
 enum { FLOAT32, FLOAT16, BFLOAT16, INT8 };
@@ -34,7 +35,7 @@ typedef struct {
   int64_t type, n, k;     /* y[n] = w[n, k] x[k]; n and k as they are, the packing is padded with zeros */
   const void *weight;
   const float *scale;     /* int8: of each column */
-  const int32_t *offset;  /* int8: 128 times the sum of each column, because activations are stored plus 128 */
+  const int16_t *sums;    /* int8: [n/16][k/64][16], what stored activations, 128 too large, are corrected by */
   const float *bias;      /* or NULL */
 } Linear;
 
@@ -60,7 +61,7 @@ typedef struct {
   float *x;                         /* [rows, hidden], read and written */
   float *wide, *heads_out, *input;  /* scratch: [rows, widest output], [rows, heads * dim], [rows, widest input] */
   uint8_t *codes;                   /* scratch: [rows, widest input padded to 4] */
-  float *code_scale;                /* scratch: [rows] */
+  float *code_scale;                /* scratch: [rows, widest input / 64] */
   float *scores;                    /* scratch: [threads, TOGETHER, max_context padded to 16] */
 } Step;
 
@@ -144,38 +145,44 @@ APART void norm_row(const float *x, const float *weight, float eps, int64_t n, f
   for (; i < n; i++) out[i] = x[i] * factor * weight[i];
 }
 
-/* A row as codes 1..255, value = (code - 128) * scale. What is no number shows: the scale becomes one too. */
-APART void encode_row(const float *x, int64_t n, uint8_t *codes, float *scale) {
-  vf peaks = splat(0), sums = splat(0);
-  float peak = 0, sum = 0;
-  int64_t i = 0;
-  for (; i + LANES <= n; i += LANES) {
-    vf value = load(x + i);
-    peaks = max16(peaks, max16(value, -value));
-    sums += value;
-  }
-  for (; i < n; i++) peak = MAX(peak, fabsf(x[i])), sum += x[i];
-  peak = MAX(peak, max_lanes(peaks));
-  sum += sum_lanes(sums);
-  float to_code = peak > 0 ? 127.0f / peak : 0;
-  for (i = 0; i + LANES <= n; i += LANES) {
-    /* Adding 1.5 * 2^23 leaves the rounded number in the low bits. */
-    vi rounded = (vi)(load(x + i) * splat(to_code) + splat(12582912.0f)) + (128 - 0x4B400000);
+/* A row as codes 1..255 with a scale for each 64: value = (code - 128) * scale. A few channels of a row are a
+   hundred times the rest; with one scale for all they cost half of its precision. What is no number shows: the
+   scale becomes one too. */
+APART void encode_row(const float *x, int64_t n, uint8_t *codes, float *scales) {
+  for (int64_t from = 0; from < n; from += GROUP) {
+    const int64_t to = MIN(from + GROUP, n);
+    vf peaks = splat(0), sums = splat(0);
+    float peak = 0, sum = 0;
+    int64_t i = from;
+    for (; i + LANES <= to; i += LANES) {
+      vf value = load(x + i);
+      peaks = max16(peaks, max16(value, -value));
+      sums += value;
+    }
+    for (; i < to; i++) peak = MAX(peak, fabsf(x[i])), sum += x[i];
+    peak = MAX(peak, max_lanes(peaks));
+    sum += sum_lanes(sums);
+    float to_code = peak > 0 ? 127.0f / peak : 0;
+    for (i = from; i + LANES <= to; i += LANES) {
+      /* Adding 1.5 * 2^23 leaves the rounded number in the low bits. */
+      vi rounded = (vi)(load(x + i) * splat(to_code) + splat(12582912.0f)) + (128 - 0x4B400000);
 #if defined(__AVX512F__)
-    _mm_storeu_si128((void *)(codes + i), _mm512_cvtepi32_epi8((__m512i)rounded));
+      _mm_storeu_si128((void *)(codes + i), _mm512_cvtepi32_epi8((__m512i)rounded));
 #else
-    for (int j = 0; j < LANES; j++) codes[i + j] = (uint8_t)rounded[j];
+      for (int j = 0; j < LANES; j++) codes[i + j] = (uint8_t)rounded[j];
 #endif
+    }
+    for (; i < to; i++) codes[i] = (uint8_t)(lrintf(x[i] * to_code) + 128);
+    for (; i % 4; i++) codes[i] = 128;
+    scales[from / GROUP] = sum - sum == 0 ? peak / 127.0f : NAN;
   }
-  for (; i < n; i++) codes[i] = (uint8_t)(lrintf(x[i] * to_code) + 128);
-  for (; i % 4; i++) codes[i] = 128;
-  *scale = sum - sum == 0 ? peak / 127.0f : NAN;
 }
 
 /* A row where the multiplication by `linear` finds it. */
 INLINE void give(const Linear *linear, const Step *step, int64_t row, const float *x) {
   if (linear->type == INT8)
-    encode_row(x, linear->k, step->codes + row * ((linear->k + 3) / 4 * 4), step->code_scale + row);
+    encode_row(x, linear->k, step->codes + row * ((linear->k + 3) / 4 * 4),
+               step->code_scale + row * ((linear->k + GROUP - 1) / GROUP));
   else if (x != step->input + row * linear->k)
     memcpy(step->input + row * linear->k, x, linear->k * sizeof(float));
 }
@@ -192,10 +199,9 @@ INLINE vi dot4(vi sums, int32_t four, const int8_t *weights) {
 #endif
 }
 
-/* One tile of one row to its place: out = sums * scales + bias, or added to what is there. */
-APART void finish_codes(const Linear *l, vi sums, int64_t column, float scale, float *out, int add) {
-  vf y = __builtin_convertvector(sums - *(const viu *)(l->offset + column), vf) * splat(scale) *
-         load(l->scale + column);
+/* One tile of one row to its place: out = y * scales + bias, or added to what is there. */
+APART void finish(const Linear *l, vf y, int64_t column, float *out, int add) {
+  if (l->scale) y *= load(l->scale + column);
   if (l->bias) y += load(l->bias + column);
   int64_t n = MIN(LANES, l->n - column);
   if (n == LANES) {
@@ -205,33 +211,45 @@ APART void finish_codes(const Linear *l, vi sums, int64_t column, float scale, f
   }
 }
 
-APART void finish_floats(const Linear *l, vf y, int64_t column, float *out, int add) {
-  if (l->bias) y += load(l->bias + column);
-  int64_t n = MIN(LANES, l->n - column);
-  if (n == LANES) {
-    store(out + column, add ? load(out + column) + y : y);
-  } else {
-    for (int64_t i = 0; i < n; i++) out[column + i] = add ? out[column + i] + y[i] : y[i];
-  }
+/* Where the sum of one group starts, so that the 128 in every activation falls out. */
+INLINE vi correction(const int16_t *sums) {
+#if defined(__AVX512F__)
+  return (vi){0} - (vi)_mm512_slli_epi32(_mm512_cvtepi16_epi32(_mm256_loadu_si256((const void *)sums)), 7);
+#else
+  vi start;
+  for (int i = 0; i < LANES; i++) start[i] = -128 * sums[i];
+  return start;
+#endif
 }
 
 INLINE void code_tiles(const Linear *l, const Step *s, int64_t row, const int R, int64_t tile, const int T,
                        float *out, int64_t stride, int add) {
-  const int64_t quads = (l->k + 3) / 4;
+  const int64_t quads = (l->k + 3) / 4, groups = (l->k + GROUP - 1) / GROUP;
   const uint8_t *x = s->codes + row * quads * 4;
+  const float *scales = s->code_scale + row * groups;
   const int8_t *w = (const int8_t *)l->weight + tile * quads * 64;
-  vi sums[8][8];
+  vf y[8][8];
   for (int r = 0; r < R; r++)
-    for (int t = 0; t < T; t++) sums[r][t] = (vi){0};
-  for (int64_t q = 0; q < quads; q++)
-    for (int r = 0; r < R; r++) {
-      int32_t four;
-      memcpy(&four, x + (r * quads + q) * 4, 4);
-      for (int t = 0; t < T; t++) sums[r][t] = dot4(sums[r][t], four, w + (t * quads + q) * 64);
+    for (int t = 0; t < T; t++) y[r][t] = splat(0);
+  for (int64_t g = 0; g < groups; g++) {
+    vi sums[8][8];
+    for (int t = 0; t < T; t++) {
+      vi start = correction(l->sums + ((tile + t) * groups + g) * LANES);
+      for (int r = 0; r < R; r++) sums[r][t] = start;
     }
+    const int64_t end = MIN((g + 1) * GROUP / 4, quads);
+    for (int64_t q = g * GROUP / 4; q < end; q++)
+      for (int r = 0; r < R; r++) {
+        int32_t four;
+        memcpy(&four, x + (r * quads + q) * 4, 4);
+        for (int t = 0; t < T; t++) sums[r][t] = dot4(sums[r][t], four, w + (t * quads + q) * 64);
+      }
+    for (int r = 0; r < R; r++)
+      for (int t = 0; t < T; t++)
+        y[r][t] = fma16(__builtin_convertvector(sums[r][t], vf), splat(scales[r * groups + g]), y[r][t]);
+  }
   for (int r = 0; r < R; r++)
-    for (int t = 0; t < T; t++)
-      finish_codes(l, sums[r][t], (tile + t) * LANES, s->code_scale[row + r], out + (row + r) * stride, add);
+    for (int t = 0; t < T; t++) finish(l, y[r][t], (tile + t) * LANES, out + (row + r) * stride, add);
 }
 
 INLINE void float_tiles(const Linear *l, const Step *s, int64_t row, const int R, int64_t tile, const int T,
@@ -247,42 +265,39 @@ INLINE void float_tiles(const Linear *l, const Step *s, int64_t row, const int R
     }
   for (int r = 0; r < R; r++)
     for (int t = 0; t < T; t++)
-      finish_floats(l, sums[r][t], (tile + t) * LANES, out + (row + r) * stride, add);
+      finish(l, sums[r][t], (tile + t) * LANES, out + (row + r) * stride, add);
 }
 
-#define TILES(R, T)                                                              \
-  if (l->type == INT8) code_tiles(l, s, row, R, tile, T, out, stride, add);      \
-  else float_tiles(l, s, row, R, tile, T, out, stride, add);
-#define COLUMNS(T)                                                               \
-  for (; tile + T <= to; tile += T) {                                            \
-    int64_t row = 0;                                                             \
-    for (; row + 8 <= rows; row += 8) { TILES(8, T) }                            \
-    for (; row + 4 <= rows; row += 4) { TILES(4, T) }                            \
-    for (; row + 2 <= rows; row += 2) { TILES(2, T) }                            \
-    for (; row < rows; row++) { TILES(1, T) }                                    \
+/* A panel is a few tiles, for all rows. Two tiles stay in the nearest cache while many rows pass by; few rows
+   pass once, with enough tiles at a time to keep the multipliers busy. */
+#define MANY_ROWS(TILES, R, T)                                      \
+  for (; tile + T <= to; tile += T) {                               \
+    int64_t row = 0;                                                \
+    for (; row + R <= rows; row += R) TILES(l, s, row, R, tile, T, out, stride, add); \
+    for (; row < rows; row++) TILES(l, s, row, 1, tile, T, out, stride, add);         \
   }
-#define FEW_ROWS(R, T)                                                           \
-  for (; row + R <= rows; row += R) {                                            \
-    int64_t tile = from;                                                         \
-    for (; tile + T <= to; tile += T) { TILES(R, T) }                            \
-    for (; tile < to; tile++) { TILES(R, 1) }                                    \
+#define FEW_ROWS(TILES, R, T)                                                  \
+  for (; row + R <= rows; row += R) {                                          \
+    int64_t tile = from;                                                       \
+    for (; tile + T <= to; tile += T) TILES(l, s, row, R, tile, T, out, stride, add); \
+    for (; tile < to; tile++) TILES(l, s, row, R, tile, 1, out, stride, add);         \
   }
-
-/* Tiles `from` to `to` for all rows. Two tiles stay in the nearest cache while many rows pass by; few rows pass
-   once, with enough tiles at a time to keep the multipliers busy. */
-APART void panel(const Linear *l, const Step *s, int64_t rows, int64_t from, int64_t to, float *out,
-                 int64_t stride, int add) {
-  if (rows >= 8) {
-    int64_t tile = from;
-    COLUMNS(2)
-    COLUMNS(1)
-  } else {
-    int64_t row = 0;
-    FEW_ROWS(4, 4)
-    FEW_ROWS(2, 4)
-    FEW_ROWS(1, 8)
+#define PANEL(NAME, TILES, R)                                                                               \
+  APART void NAME(const Linear *l, const Step *s, int64_t rows, int64_t from, int64_t to, float *out,       \
+                  int64_t stride, int add) {                                                                \
+    if (rows >= R) {                                                                                        \
+      int64_t tile = from;                                                                                  \
+      MANY_ROWS(TILES, R, 2)                                                                                \
+      MANY_ROWS(TILES, R, 1)                                                                                \
+    } else {                                                                                                \
+      int64_t row = 0;                                                                                      \
+      FEW_ROWS(TILES, 4, 4)                                                                                 \
+      FEW_ROWS(TILES, 2, 4)                                                                                 \
+      FEW_ROWS(TILES, 1, 8)                                                                                 \
+    }                                                                                                       \
   }
-}
+PANEL(code_panel, code_tiles, 4)
+PANEL(float_panel, float_tiles, 8)
 
 /* Called by the whole team; ends in a barrier. */
 static void multiply(const Linear *l, const Step *s, int64_t rows, float *out, int64_t stride, int add) {
@@ -290,7 +305,7 @@ static void multiply(const Linear *l, const Step *s, int64_t rows, float *out, i
   const int64_t panels = (tiles + width - 1) / width;
 #pragma omp for schedule(static)
   for (int64_t p = 0; p < panels; p++)
-    panel(l, s, rows, p * width, MIN((p + 1) * width, tiles), out, stride, add);
+    (l->type == INT8 ? code_panel : float_panel)(l, s, rows, p * width, MIN((p + 1) * width, tiles), out, stride, add);
 }
 
 /* --------------------------------------------------------------------------------------------- keys, values */

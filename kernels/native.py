@@ -20,7 +20,7 @@ import torch
 
 from .kv_cache import KvLayer
 
-LANES, MAX_HEAD_DIM = 16, 256
+LANES, GROUP, MAX_HEAD_DIM = 16, 64, 256
 TOGETHER = 16
 """Query rows that share a pass over the keys, and scores in memory."""
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fopenmp", "-shared", "-fPIC", "-fno-math-errno", "-w")
@@ -40,7 +40,7 @@ class Linear(Structure):
         ("k", c_int64),
         ("weight", c_void_p),
         ("scale", c_void_p),
-        ("offset", c_void_p),
+        ("sums", c_void_p),
         ("bias", c_void_p),
     )
 
@@ -154,6 +154,15 @@ def pack_codes(codes: torch.Tensor) -> torch.Tensor:
     return padded.view(-1, LANES, padded.shape[1] // 4, 4).transpose(1, 2).contiguous()
 
 
+def group_sums(codes: torch.Tensor) -> torch.Tensor:
+    """Sums of each 64 codes of a row, int16 `[ceil(n/16), ceil(k/64), 16]`."""
+    n, k = codes.shape
+    padded = torch.zeros(-(-n // LANES) * LANES, -(-k // GROUP) * GROUP, dtype=torch.int8)
+    padded[:n, :k] = codes
+    sums = padded.view(-1, LANES, padded.shape[1] // GROUP, GROUP).sum(3, dtype=torch.int16)
+    return sums.transpose(1, 2).contiguous()
+
+
 def pack_floats(weight: torch.Tensor) -> torch.Tensor:
     """float32 `[n, k]` to tiles `[ceil(n/16), k, 16]`, padded with zeros."""
     n, k = weight.shape
@@ -168,11 +177,11 @@ def linear(
     k: int,
     bias: torch.Tensor | None = None,
     scale: torch.Tensor | None = None,
-    offset: torch.Tensor | None = None,
+    sums: torch.Tensor | None = None,
 ) -> Linear:
-    """`scale` float32 and `offset` int32 (128 times each row's sum) of int8 weights, both padded to 16."""
+    """`scale` float32 [n padded to 16] and `sums` (of `group_sums`) of int8 weights."""
     kind = _TYPES[packed.dtype]
-    return Linear(kind, n, k, *(address(part) for part in (packed, scale, offset, bias)))
+    return Linear(kind, n, k, *(address(part) for part in (packed, scale, sums, bias)))
 
 
 def address(tensor: torch.Tensor | None) -> int | None:

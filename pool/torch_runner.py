@@ -23,7 +23,7 @@ class TorchRunner:
 
     def __init__(self, decoder: Decoder, facts: RunnerFacts, num_host_blocks: int = 0) -> None:
         self.facts = facts
-        self._decoder = decoder
+        self.decoder = decoder
         storage = decoder.kv.storage
         shape = (storage.shape[0], num_host_blocks, storage.shape[2])
         self._host = torch.empty(shape, dtype=torch.uint8, pin_memory=storage.is_cuda)
@@ -41,13 +41,13 @@ class TorchRunner:
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepOutput:
-        storage = self._decoder.kv.storage
+        storage = self.decoder.kv.storage
         move_blocks(storage, self._host, plan.swap_outs)
         move_blocks(self._host, storage, plan.swap_ins)
         copy_blocks(storage, plan.copies)
         if not plan.items:
             return StepOutput({}, {}, {})
-        hidden = self._decoder.forward(plan)
+        hidden = self.decoder.forward(plan)
         scores = {
             item.request_id: self._score_prompt(item, hidden[start:end])
             for item, start, end in zip(plan.items, plan.offsets, plan.offsets[1:], strict=False)
@@ -64,7 +64,7 @@ class TorchRunner:
         scores: list[TokenScore] = []
         for start in range(first, last, SCORED_AT_ONCE):
             end = min(start + SCORED_AT_ONCE, last)
-            logits = self._decoder.logits(hidden[start - 1 - item.start : end - 1 - item.start])
+            logits = self.decoder.logits(hidden[start - 1 - item.start : end - 1 - item.start])
             top = state.drawing.logprobs or 0
             scores += score(logits, state.prompt[start:end], [top] * (end - start))
         state.num_scored = max(first, last)
@@ -87,7 +87,7 @@ class TorchRunner:
         failed: dict[int, EdgeCloudError] = {}
         if not rows:
             return draws, failed
-        logits = self._decoder.logits(hidden if len(places) == len(hidden) else hidden[places])
+        logits = self.decoder.logits(hidden if len(places) == len(hidden) else hidden[places])
         wanted = [index for index, row in enumerate(rows) if row.state.drawing.logprobs is not None]
         raw = logits[wanted] if wanted else logits
         drawn = self._sampler.draw(logits, rows)

@@ -27,7 +27,7 @@ class SafetensorsWeights:
         for name in self._file_names():
             path = folder / name
             try:
-                file = safe_open(path, framework="pt")  # type: ignore[no-untyped-call]
+                file = safe_open(path, framework="pt")
                 size = path.stat().st_size
                 with path.open("rb") as raw:
                     digest.update(b"%d:" % size)
@@ -40,7 +40,7 @@ class SafetensorsWeights:
                 raise ModelLoadError(
                     f"{folder.name}/{name} is missing or damaged ({error!s:.80}): pull the model again."
                 ) from None
-            self._files |= dict.fromkeys(file.keys(), file)
+            self._files |= dict.fromkeys(file.keys(), file)  # type: ignore[no-untyped-call]
         self.fingerprint = digest.hexdigest()[:32]
 
     def has(self, name: str) -> bool:

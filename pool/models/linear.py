@@ -11,7 +11,7 @@ from edgecloud.kernels.w4a16 import Int4Weight, int4_linear
 from edgecloud.kernels.w8a8 import Int8Weight, int8_linear
 from edgecloud.kernels.w8a16 import GroupedInt8Weight, grouped_int8_linear
 
-from .matrices import Matrix
+from .matrices import Matrix, Packed
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 """[rows, k] to [rows, n], in the type of the input."""
@@ -30,10 +30,10 @@ def linear_of(matrix: Matrix, device: torch.device) -> Linear:
     return lambda x: F.linear(x, weight, bias)
 
 
-def _packed(parts: list[Int4Weight | GroupedInt8Weight], bias: torch.Tensor | None) -> Linear:
+def _packed(parts: list[Packed], bias: torch.Tensor | None) -> Linear:
     """Parts that were stacked keep their own packing: a file may mix types within one matrix of ours."""
 
-    def multiply(x: torch.Tensor, weight: Int4Weight | GroupedInt8Weight) -> torch.Tensor:
+    def multiply(x: torch.Tensor, weight: Packed) -> torch.Tensor:
         if isinstance(weight, Int4Weight):
             return int4_linear(x, weight)
         return grouped_int8_linear(x, weight)
@@ -45,5 +45,8 @@ def _packed(parts: list[Int4Weight | GroupedInt8Weight], bias: torch.Tensor | No
     return stacked
 
 
-def _moved(weight: Int4Weight | GroupedInt8Weight, device: torch.device) -> Int4Weight | GroupedInt8Weight:
-    return type(weight)(*(part if part is None else part.to(device) for part in weight))
+def _moved(weight: Packed, device: torch.device) -> Packed:
+    codes, scale = weight.codes.to(device), weight.scale.to(device)
+    if isinstance(weight, GroupedInt8Weight):
+        return GroupedInt8Weight(codes, scale)
+    return Int4Weight(codes, scale, None if weight.offset is None else weight.offset.to(device))

@@ -109,18 +109,18 @@ class NativeDecoder:
     def _linear(self, matrix: Matrix) -> native.Linear:
         n, k = matrix.weight.shape
         padding = -n % native.LANES
-        bias, scale, offset = matrix.bias, matrix.scale, None
+        bias, scale, sums = matrix.bias, matrix.scale, None
         if scale is None:
             packed = native.pack_floats(matrix.weight)
         else:
             packed = native.pack_codes(matrix.weight)
-            offset = _padded(matrix.weight.sum(dim=1, dtype=torch.int32) * 128, padding)
+            sums = native.group_sums(matrix.weight)
             scale = _padded(scale, padding)
         if bias is not None:
             bias = _padded(bias, padding)
-        for part in (bias, scale, offset, packed):
+        for part in (bias, scale, sums, packed):
             self._hold(part)
-        return native.linear(packed, n, k, bias, scale, offset)
+        return native.linear(packed, n, k, bias, scale, sums)
 
     def _hold(self, tensor: torch.Tensor | None) -> int | None:
         if tensor is None:
@@ -162,7 +162,7 @@ class _Scratch:
         self._heads_out = torch.empty(max_rows, config.q_width)
         self._input = torch.empty(max_rows, widest_in)
         self._codes = torch.empty(max_rows, -(-widest_in // 4) * 4, dtype=torch.uint8)
-        self._code_scale = torch.empty(max_rows)
+        self._code_scale = torch.empty(max_rows, -(-widest_in // native.GROUP))
         padded = -(-context // native.LANES) * native.LANES
         self._scores = torch.empty(threads, native.TOGETHER, padded)
 
