@@ -1,0 +1,304 @@
+"""Upstreams that die, hang and lie, clocks that jump, disks that are locked: one answer or one clear error, and
+a ledger that is right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgecloud.app.books import Books
+from edgecloud.app.gateway import Gateway
+from edgecloud.errors import EdgeCloudError, UpstreamError
+from edgecloud.pool.client import RemoteEngine
+from edgecloud.router.budgets import limits_of
+from edgecloud.router.ledger import Ledger
+from edgecloud.settings import PoolEntry, Settings
+from edgecloud.types import ChatRequest, Event, Finish, Message, Notice, TextDelta
+from tests.pool.scripted_upstream import DONE, STREAM, Call, Script, chunked, delta, finish, upstream, usage
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_gateway import FakeCatalog
+
+HERE = "It is answered here."
+
+
+class House:
+    """A gateway with a local engine and one pool at a real address."""
+
+    def __init__(self, folder: Path, entry: PoolEntry, **settings: Any) -> None:
+        self.settings = Settings(
+            model="small", pool=(entry,), router={"mode": "pool", **settings.pop("router", {})}, **settings
+        )
+        self.local = FakeEngine([HERE.encode()], name="small")
+        catalog = FakeCatalog([self.local, RemoteEngine(entry, self.settings)], pools=(entry,))
+        self.path = folder / "edgecloud.db"
+        self.gateway = Gateway(self.settings, catalog, books=Books(lambda: Ledger(self.path, busy_s=0.1)))
+        self.events: list[Event] = []
+
+    async def ask(self, **fields: Any) -> str:
+        """The text of one answer; what was seen of it stays in `events` if it fails."""
+        self.events = []
+        request = ChatRequest(messages=(Message("user", "hi"),), **{"mode": "quality", **fields})
+        async for event in self.gateway.chat(request):
+            self.events.append(event)
+        return self.text
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, TextDelta))
+
+    @property
+    def outcomes(self) -> list[tuple[str, str]]:
+        finish = self.events[-1]
+        assert isinstance(finish, Finish)
+        return [(attempt.engine, attempt.outcome) for attempt in finish.receipt.attempts]
+
+    def money(self, ledger: Ledger) -> tuple[int, int]:
+        limits = limits_of(self.settings.budget, time.time(), chat_id=None, tenant=None)
+        return ledger.sums(limits)[0]
+
+
+@asynccontextmanager
+async def house(
+    folder: Path, script: Script, settings: dict[str, Any] | None = None, **entry: Any
+) -> AsyncIterator[House]:
+    """The house over a scripted upstream, closed at the end with its counters looked at."""
+    async with upstream(script) as running:
+        made = House(
+            folder, PoolEntry(name="big", url=running.url, model="m-70b", **entry), **(settings or {})
+        )
+        try:
+            yield made
+        finally:
+            for each in (await made.gateway.routing.engines.all()).values():
+                assert [each.outstanding[address.name] for address in each.deployments] == [0]
+            await made.gateway.aclose()
+
+
+NO_DRAFTS = {"router": {"cascade": False}}
+
+
+async def dies_at_once(call: Call) -> None:
+    call.reset()
+
+
+async def dies_after_its_head(call: Call) -> None:
+    await call.send(STREAM)
+    call.reset()
+
+
+async def never_answers(call: Call) -> None:
+    await call.gone.wait()
+
+
+async def hangs_after_its_head(call: Call) -> None:
+    await call.send(STREAM)
+    await call.gone.wait()
+
+
+async def sends_bad_json(call: Call) -> None:
+    await call.stream(b"data: {oops\n\n")
+
+
+async def sends_an_error_in_its_stream(call: Call) -> None:
+    await call.stream(b'data: {"error": {"message": "overloaded"}}\n\n')
+
+
+async def sends_html(call: Call) -> None:
+    await call.answer(200, b"<html>welcome</html>", "text/html")
+
+
+async def fails_with_500(call: Call) -> None:
+    await call.answer(500, b'{"error": {"message": "oh no"}}')
+
+
+# cases: R1 R2
+@pytest.mark.parametrize(
+    "script",
+    [
+        dies_at_once,
+        dies_after_its_head,
+        never_answers,
+        hangs_after_its_head,
+        sends_bad_json,
+        sends_an_error_in_its_stream,
+        sends_html,
+        fails_with_500,
+    ],
+    ids=lambda script: script.__name__,
+)
+async def test_whatever_happens_before_the_first_token_the_answer_comes_from_here(
+    tmp_path: Path, script: Script
+) -> None:
+    async with house(tmp_path, script, NO_DRAFTS, first_byte_timeout_s=0.2) as made:
+        assert await made.ask() == HERE
+        assert [engine for engine, _ in made.outcomes] == ["big", "small"]
+        assert [event.kind for event in made.events if isinstance(event, Notice)] == ["rerouted"]
+
+
+async def test_an_upstream_that_is_slow_to_accept_is_passed_over(tmp_path: Path) -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        address = full.getsockname()
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(address)
+        entry = PoolEntry(
+            name="big", url=f"http://127.0.0.1:{address[1]}/v1", model="m-70b", connect_timeout_s=0.2
+        )
+        made = House(tmp_path, entry, **NO_DRAFTS)
+        assert await made.ask() == HERE
+        assert made.outcomes[0][0] == "big"
+        for each in waiting:
+            each.close()
+        await made.gateway.aclose()
+
+
+async def breaks_off(call: Call) -> None:
+    await call.stream(delta("One"), delta(" two"), end=False)
+    await asyncio.sleep(0.05)
+    call.reset()
+
+
+async def falls_silent(call: Call) -> None:
+    await call.stream(delta("One"), delta(" two"), end=False)
+    await call.gone.wait()
+
+
+async def ends_without_an_end(call: Call) -> None:
+    await call.stream(delta("One"), delta(" two"))
+
+
+BREAKING = pytest.mark.parametrize(
+    "script", [breaks_off, falls_silent, ends_without_an_end], ids=lambda script: script.__name__
+)
+
+
+# cases: R5
+@BREAKING
+async def test_an_answer_that_breaks_off_is_one_error_and_its_partial(tmp_path: Path, script: Script) -> None:
+    async with house(tmp_path, script, NO_DRAFTS, idle_timeout_s=0.2, price_out=10.0) as made:
+        with pytest.raises(UpstreamError):
+            await made.ask()
+        assert made.text == "One two"
+        assert made.local.requests == []
+        await made.gateway.books.do(lambda ledger: None)  # type: ignore[union-attr]
+        ledger = Ledger(made.path)
+        (line,) = ledger.recent(1)
+        assert (line["outcome"], line["cost"]) == ("upstream_failed", pytest.approx(2 * 10 / 1e6))
+        ledger.close()
+
+
+@BREAKING
+async def test_where_it_may_the_local_engine_goes_on(tmp_path: Path, script: Script) -> None:
+    settings = {"router": {"cascade": False, "continue_elsewhere": True}}
+    async with house(tmp_path, script, settings, idle_timeout_s=0.2) as made:
+        assert await made.ask() == "One two" + HERE
+        assert made.outcomes == [("big", "upstream_failed"), ("small", "ok")]
+        assert made.local.requests[0].messages[-1] == Message("assistant", "One two")
+
+
+async def never_stops_saying_nothing(call: Call) -> None:
+    await call.stream(end=False)
+    while not call.gone.is_set():
+        await call.send(chunked(delta(" \n")))
+        await asyncio.sleep(0.005)
+
+
+async def test_endless_whitespace_ends_at_the_limit_of_the_upstream_in_one_error(tmp_path: Path) -> None:
+    async with house(tmp_path, never_stops_saying_nothing, NO_DRAFTS, timeout_s=0.4) as made:
+        with pytest.raises(UpstreamError, match=r"timeout_s of 0\.4"):
+            await made.ask()
+
+
+async def claims_the_impossible(call: Call) -> None:
+    await call.stream(delta("Cheap."), finish(), usage(10**9, 10**9), DONE)
+
+
+async def test_an_upstream_that_claims_impossible_usage_takes_no_more_than_was_set_aside(
+    tmp_path: Path,
+) -> None:
+    settings = {**NO_DRAFTS, "budget": {"per_day": 1.0, "answer_tokens": 1000}}
+    async with house(tmp_path, claims_the_impossible, settings, price_in=1.0, price_out=100.0) as made:
+        assert await made.ask(mode="pool") == "Cheap."
+        await made.gateway.books.do(lambda ledger: None)  # type: ignore[union-attr]
+        ledger = Ledger(made.path)
+        spent, reserved = made.money(ledger)
+        assert spent <= 0.101 * 1e9
+        assert reserved == 0
+        ledger.close()
+
+
+async def answers(call: Call) -> None:
+    await call.stream(delta("Fine."), finish(), usage(10, 1000), DONE)
+
+
+@pytest.mark.parametrize("jump_s", [-10 * 86400.0, 40 * 86400.0])
+async def test_a_clock_that_jumps_under_a_request_moves_neither_its_money_nor_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    real = time.time
+
+    async def jumps(call: Call) -> None:
+        monkeypatch.setattr(time, "time", lambda: real() + jump_s)
+        await answers(call)
+
+    settings = {**NO_DRAFTS, "budget": {"per_day": 1.0, "per_month": 5.0}}
+    async with house(tmp_path, jumps, settings, price_out=100.0) as made:
+        assert await made.ask(mode="pool", deadline_s=30.0) == "Fine."
+        await made.gateway.books.do(lambda ledger: None)  # type: ignore[union-attr]
+        monkeypatch.setattr(time, "time", real)
+        ledger = Ledger(made.path)
+        assert made.money(ledger) == (100_000_000, 0), "spent on the day on which it was reserved"
+        ledger.close()
+
+
+async def test_breakers_do_not_listen_to_the_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with house(tmp_path, fails_with_500, NO_DRAFTS) as made:
+        for _ in range(3):
+            await made.ask()
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() - 10 * 86400.0)
+        assert await made.ask() == HERE
+        assert made.outcomes == [("small", "ok")]
+        (state,) = [each for each in await made.gateway.router_states() if each["engine"] == "big"]
+        assert 0 < state["addresses"][0]["retry_in_s"] <= 60
+
+
+async def test_a_locked_database_costs_no_answer_and_its_line_is_written_later(tmp_path: Path) -> None:
+    async with house(tmp_path, answers, NO_DRAFTS) as made:
+        Ledger(made.path).close()
+        lock = sqlite3.connect(made.path, isolation_level=None)
+        lock.execute("BEGIN EXCLUSIVE")
+        assert await made.ask(mode="pool") == "Fine."
+        lock.execute("ROLLBACK")
+        lock.close()
+        assert await made.ask(mode="pool") == "Fine."
+        await made.gateway.books.do(lambda ledger: None)  # type: ignore[union-attr]
+        ledger = Ledger(made.path)
+        assert [line["outcome"] for line in ledger.recent(9)] == ["ok", "ok"]
+        ledger.close()
+
+
+async def test_a_locked_database_lets_nobody_spend(tmp_path: Path) -> None:
+    settings = {**NO_DRAFTS, "budget": {"per_day": 1.0}}
+    async with house(tmp_path, answers, settings, price_out=1.0) as made:
+        Ledger(made.path).close()
+        lock = sqlite3.connect(made.path, isolation_level=None)
+        lock.execute("BEGIN EXCLUSIVE")
+        assert await made.ask() == HERE
+        with pytest.raises(EdgeCloudError, match="can't be read"):
+            await made.ask(model="big")
+        lock.execute("ROLLBACK")
+        lock.close()
+        assert await made.ask(model="big", mode="pool") == "Fine."
