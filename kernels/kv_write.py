@@ -128,7 +128,7 @@ def _write_kv_kernel(
             + head[:, None] * stride_vh
             + at[None, :] * stride_vd
         )
-        if TOP:
+        if TOP > 0:
             scale_place = block * stride_sb + offset * stride_sp + head
             k, v = k.to(tl.float32), v.to(tl.float32)
             k_scale = tl.maximum(tl.max(tl.abs(k), 1), 1e-20) / TOP

@@ -159,27 +159,30 @@ def _rotary_kernel(
             )
             in_head = head_exists[:, None] & (at < DIM)
             v = tl.load(row + num_kv_heads * DIM + at, mask=in_head, other=0.0).to(tl.float32)
-            x, y = x.to(tl.float32), y.to(tl.float32)
+            key_a, key_b = x.to(tl.float32), y.to(tl.float32)
             tail = tl.zeros([HEADS, DIM_TILE], tl.float32)
             if 2 * HALF < DIM:
                 tail = tl.load(row + at, mask=beyond, other=0.0).to(tl.float32)
-            if TOP:
+            if TOP > 0:
                 scale_place = block * stride_sb + offset * stride_sp + head
-                largest = tl.maximum(tl.max(tl.abs(x), 1), tl.max(tl.abs(y), 1))
+                largest = tl.maximum(tl.max(tl.abs(key_a), 1), tl.max(tl.abs(key_b), 1))
                 largest = tl.maximum(largest, tl.max(tl.abs(tail), 1))
                 k_scale = (tl.maximum(largest, 1e-20) / TOP)[:, None]
                 v_scale = (tl.maximum(tl.max(tl.abs(v), 1), 1e-20) / TOP)[:, None]
                 tl.store(K_SCALE + scale_place[:, None], k_scale, mask=head_exists[:, None])
                 tl.store(V_SCALE + scale_place[:, None], v_scale, mask=head_exists[:, None])
-                x = quantized_rows(x, k_scale, TOP, K_CACHE.dtype.element_ty)
-                y = quantized_rows(y, k_scale, TOP, K_CACHE.dtype.element_ty)
-                tail = quantized_rows(tail, k_scale, TOP, K_CACHE.dtype.element_ty)
-                v = quantized_rows(v, v_scale, TOP, K_CACHE.dtype.element_ty)
-            tl.store(k_out + a_at[None, :], x.to(K_CACHE.dtype.element_ty), mask=pair_exists)
-            tl.store(k_out + b_at[None, :], y.to(K_CACHE.dtype.element_ty), mask=pair_exists)
+                code_a = quantized_rows(key_a, k_scale, TOP, K_CACHE.dtype.element_ty)
+                code_b = quantized_rows(key_b, k_scale, TOP, K_CACHE.dtype.element_ty)
+                code_tail = quantized_rows(tail, k_scale, TOP, K_CACHE.dtype.element_ty)
+                code_v = quantized_rows(v, v_scale, TOP, K_CACHE.dtype.element_ty)
+            else:
+                code_a, code_b = key_a.to(K_CACHE.dtype.element_ty), key_b.to(K_CACHE.dtype.element_ty)
+                code_tail, code_v = tail.to(K_CACHE.dtype.element_ty), v.to(K_CACHE.dtype.element_ty)
+            tl.store(k_out + a_at[None, :], code_a, mask=pair_exists)
+            tl.store(k_out + b_at[None, :], code_b, mask=pair_exists)
             if 2 * HALF < DIM:
-                tl.store(k_out + at, tail.to(K_CACHE.dtype.element_ty), mask=beyond)
-            tl.store(v_out, v.to(K_CACHE.dtype.element_ty), mask=in_head)
+                tl.store(k_out + at, code_tail, mask=beyond)
+            tl.store(v_out, code_v, mask=in_head)
 
 
 def _launch(

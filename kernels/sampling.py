@@ -74,7 +74,8 @@ def uniform(seed: int, position: int, token: torch.Tensor) -> torch.Tensor:
     h = _mix(seed & 0xFFFFFFFF ^ 0x9E3779B9)
     h = _mix(h ^ seed >> 32 & 0xFFFFFFFF)
     h = _mix(h ^ position & 0xFFFFFFFF)
-    return ((_mix(token ^ h) >> 8).float() + 0.5) * 2.0**-24
+    bits: torch.Tensor = _mix(token ^ h) >> 8
+    return (bits.float() + 0.5) * 2.0**-24
 
 
 def gumbel(seed: int, position: int, token: torch.Tensor) -> torch.Tensor:

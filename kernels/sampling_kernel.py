@@ -3,8 +3,8 @@
     pass 1   the largest logit, the lowest id that has it, whether there is a NaN
     pass 2   what can matter is copied out, by rising id; the rest is too unlikely to be drawn, and all of
              it together too light to move top_p
-    then     on these few: the value of the k-th largest, the value at which top_p is reached, and the argmax of
-             logit + noise over what is kept
+    then     on these few: the value of the k-th largest, the value at which top_p is reached, and the argmax
+             of logit + noise over what is kept
 
 A value is searched 4 bits at a time, in 8 rounds, over the bits of the logits mapped to integers of the
 same order: each round sums, over the candidates, how many (top-k) or how much (top-p) lies at or above each
