@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from textual import work
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -13,8 +16,11 @@ from textual.widgets import Static
 from ..render.lines import Line
 from .flow import Flow
 
-LONGEST_HIGHLIGHTED = 20_000
-"""Characters. Longer code is shown in one colour: a lexer would hold up the keys."""
+AT_ONCE = 1_500
+"""Characters that a lexer colours before anybody notices; more are shown plain and coloured in a thread."""
+
+LONGEST_COLOURED = 100_000
+"""Characters. Longer code stays in one colour."""
 
 
 class CodeBlock(Vertical):
@@ -37,7 +43,18 @@ class CodeBlock(Vertical):
         yield _Head(
             Content.assemble((name, "$foreground-muted"), "  ", ("copy", "$text-accent")), markup=False
         )
-        yield Flow([Line(line, wrap="fold") for line in coloured(self.code, self.language)])
+        is_short = len(self.code) <= AT_ONCE
+        lines = coloured(self.code, self.language) if is_short else uncoloured(self.code)
+        yield Flow([Line(line, wrap="fold") for line in lines])
+
+    def on_mount(self) -> None:
+        if AT_ONCE < len(self.code) <= LONGEST_COLOURED and self.language:
+            self.colour()
+
+    @work(exit_on_error=True)
+    async def colour(self) -> None:
+        lines = await asyncio.to_thread(coloured, self.code, self.language)
+        self.query_one(Flow).show([Line(line, wrap="fold") for line in lines])
 
     def on_click(self, event: Click) -> None:
         if isinstance(event.widget, _Head):
@@ -51,10 +68,15 @@ class _Head(Static):
     ALLOW_SELECT = False
 
 
+def uncoloured(code: str) -> list[Content]:
+    """Lines of code as they are."""
+    return [Content(line) for line in code.split("\n")]
+
+
 def coloured(code: str, language: str) -> list[Content]:
     """Lines of code in colours, if the language is known."""
-    if not language or len(code) > LONGEST_HIGHLIGHTED:
-        return [Content(line) for line in code.split("\n")]
+    if not language:
+        return uncoloured(code)
     # A lexer drops blank lines at both ends; they are put back, so that copies are whole.
     stripped = code.strip("\n")
     lines = highlight(stripped, language=language.lower()).split("\n", allow_blank=True)
