@@ -255,7 +255,7 @@ class RouterSettings(Section):
     mode: Literal["quality", "balanced", "cheap", "local", "pool"] = Field(
         "balanced", description="what `auto` aims at"
     )
-    answer_value: float = Field(0.02, ge=0, description="money that a right answer is worth")
+    answer_value: float = Field(0.01, ge=0, description="money that a right answer is worth")
     second_value: float = Field(0.0005, ge=0, description="money that a second of waiting costs")
     slo_s: float = Field(
         20.0, gt=0, description="seconds an answer should take; the slow tenth beyond it counts as waiting"

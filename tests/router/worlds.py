@@ -13,7 +13,6 @@ from edgecloud.settings import PrivacySettings, RouterSettings, Settings
 from edgecloud.types import Capabilities
 
 NOW = 1_800_000_000.0
-SETTINGS = Settings()
 PAID = Price(prompt=2.0, cached=0.2, completion=8.0)
 
 
@@ -23,8 +22,13 @@ def make_facts(**changes: Any) -> Facts:
 
 def make_settings(*, router: Any = None, privacy: Any = None, **changes: Any) -> Settings:
     return Settings(
-        router=RouterSettings(**(router or {})), privacy=PrivacySettings(**(privacy or {})), **changes
+        router=RouterSettings(**{"answer_value": 0.02, **(router or {})}),
+        privacy=PrivacySettings(**(privacy or {})),
+        **changes,
     )
+
+
+SETTINGS = make_settings()
 
 
 def make_local(name: str = "laptop", *, context: int = 8192, can: Any = None, **changes: Any) -> EngineView:
