@@ -1,5 +1,5 @@
-"""Upstreams that die, hang and lie, clocks that jump, disks that are locked: one answer or one clear error, and
-a ledger that is right.
+"""Upstreams that die, hang and lie, clocks that jump, disks that are locked: one answer or one clear error,
+and a ledger that is right.
 """
 
 from __future__ import annotations

@@ -1,0 +1,121 @@
+"""Offline nothing but this machine is connected to, and no name is looked up: the program's sockets are watched."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .shell import environment
+
+# Runs commands in one process and writes down every connection and every lookup, whoever asks for it.
+WATCH = """
+import json, sys
+seen, results = [], []
+
+def watch(event, args):
+    if event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"):
+        if args[0] not in ("127.0.0.1", "::1"):  # an address is no name
+            seen.append(f"lookup {args[0]}")
+    elif event in ("socket.connect", "socket.sendto"):
+        address = args[1]
+        if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1"):
+            seen.append(f"connect {address[0]}")
+
+sys.addaudithook(watch)
+from edgecloud.app.cli.main import run
+for arguments in json.loads(sys.argv[1]):
+    try:
+        run(arguments)
+    except SystemExit as end:
+        results.append(end.code)
+with open(sys.argv[2], "w") as file:
+    json.dump({"seen": seen, "results": results}, file)
+"""
+CONFIG = """
+[[pool]]
+name = "far"
+url = "http://pool.example:8000/v1"
+model = "far-70b"
+
+[[pool]]
+name = "further"
+url = "http://192.0.2.1:8000/v1"
+model = "further-70b"
+replicas = [{url = "http://192.0.2.2:8000/v1"}]
+"""
+
+
+def watched(home: Path, *commands: list[str], **extra: str) -> tuple[list[str], list[int]]:
+    """What was connected to or looked up by the commands, and their exit codes."""
+    (home / "config.toml").write_text(CONFIG)
+    report = home / "report.json"
+    program = [sys.executable, "-c", WATCH, json.dumps(commands), str(report)]
+    done = subprocess.run(program, env=environment(home, **extra), capture_output=True, timeout=120)
+    assert report.exists(), done.stderr.decode()
+    told = json.loads(report.read_text())
+    return told["seen"], told["results"]
+
+
+def test_without_offline_the_watch_sees_what_is_connected_to(tmp_path: Path) -> None:
+    seen, _ = watched(tmp_path, ["ask", "hi", "-m", "far"])
+    assert seen == ["lookup pool.example"]
+
+
+# cases: R46
+def test_offline_nothing_is_connected_to_and_no_name_is_looked_up(tmp_path: Path) -> None:
+    short = ["--max-tokens", "2"]
+    seen, results = watched(
+        tmp_path,
+        ["ask", "hi", "--offline", *short],
+        ["ask", "hi", "--offline", "--mode", "quality", *short],
+        ["ask", "hi", "-m", "far", "--offline"],
+        ["ask", "hi", "--mode", "pool", "--offline"],
+        ["--offline", "route", "explain", "hi"],
+        ["--offline", "pool", "test"],
+        ["--offline", "pool", "list"],
+        ["--offline", "doctor"],
+    )
+    assert seen == []
+    assert results == [0, 0, 3, 3, 0, 1, 0, 0]
+
+
+def test_a_private_request_leaves_nothing_that_can_be_seen_outside(tmp_path: Path) -> None:
+    seen, results = watched(
+        tmp_path,
+        ["ask", "hi", "--private", "--max-tokens", "2"],
+        ["ask", "my card is 4539 1488 0343 6467", "--mode", "quality", "--max-tokens", "2"],
+        ["ask", "hi", "-m", "far", "--private"],
+        EDGECLOUD_ROUTER__MODE="quality",
+    )
+    assert seen == []
+    assert results == [0, 0, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="there is no unshare")
+def test_with_the_network_cut_off_the_answer_comes_from_here(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(CONFIG)
+    command = [
+        sys.executable,
+        "-m",
+        "edgecloud",
+        "ask",
+        "hi",
+        "--mode",
+        "quality",
+        "--json",
+        "--max-tokens",
+        "2",
+    ]
+    done = subprocess.run(
+        ["unshare", "-rn", *command], env=environment(tmp_path), capture_output=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    attempts = json.loads(done.stdout)["receipt"]["attempts"]
+    assert [attempt["engine"] for attempt in attempts][-1] == "local"
+    assert {attempt["engine"] for attempt in attempts[:-1]} <= {"far", "further"}
