@@ -185,7 +185,8 @@ def score(logits: torch.Tensor, tokens: Sequence[int], tops: Sequence[int]) -> l
     """
     if not tokens:
         return []
-    normaliser = torch.logsumexp(logits, dim=1)
+    # A row at a time: over a matrix, torch cuts the sum among threads by how many rows there are.
+    normaliser = torch.stack([torch.logsumexp(row, dim=0) for row in logits])
     own = logits[torch.arange(len(tokens)), torch.tensor(tokens, device=logits.device)] - normaliser
     most = max(tops)
     if most == 0:

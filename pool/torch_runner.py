@@ -87,7 +87,7 @@ class TorchRunner:
         failed: dict[int, EdgeCloudError] = {}
         if not rows:
             return draws, failed
-        logits = self.decoder.logits(hidden if len(places) == len(hidden) else hidden[places])
+        logits = self.decoder.logits(hidden if places == list(range(len(hidden))) else hidden[places])
         wanted = [index for index, row in enumerate(rows) if row.state.drawing.logprobs is not None]
         raw = logits[wanted] if wanted else logits
         drawn = self._sampler.draw(logits, rows)
