@@ -256,7 +256,7 @@ class RouterSettings(Section):
         "balanced", description="what `auto` aims at"
     )
     answer_value: float = Field(0.01, ge=0, description="money that a right answer is worth")
-    second_value: float = Field(0.0005, ge=0, description="money that a second of waiting costs")
+    second_value: float = Field(0.0001, ge=0, description="money that a second of waiting costs")
     slo_s: float = Field(
         20.0, gt=0, description="seconds an answer should take; the slow tenth beyond it counts as waiting"
     )

@@ -22,7 +22,7 @@ def make_facts(**changes: Any) -> Facts:
 
 def make_settings(*, router: Any = None, privacy: Any = None, **changes: Any) -> Settings:
     return Settings(
-        router=RouterSettings(**{"answer_value": 0.02, **(router or {})}),
+        router=RouterSettings(**{"answer_value": 0.02, "second_value": 0.0005, **(router or {})}),
         privacy=PrivacySettings(**(privacy or {})),
         **changes,
     )
