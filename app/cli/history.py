@@ -92,6 +92,8 @@ def export(state: State, chat: str | None, output: str | None, as_json: bool) ->
 @click.pass_obj
 def rm(state: State, chats: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -> None:
     """Remove CHATS for good: from the database, its search index, its free pages and its log."""
+    from ..forgetting import forget_chats
+
     if everything == bool(chats):
         raise BadRequest("Name the chats to remove, or give --all.")
     store = state.history()
@@ -100,9 +102,13 @@ def rm(state: State, chats: tuple[str, ...], everything: bool, yes: bool, as_jso
             raise BadRequest("Removing every chat needs --yes where nobody can be asked.")
         if not yes:
             click.confirm("Remove every chat?", abort=True, err=True)
+        names = [chat.id for chat in store.list(-1)]
         removal = store.remove_all()
     else:
-        removal = store.remove([store.resolve(chat) for chat in chats])
+        names = [store.resolve(chat) for chat in chats]
+        removal = store.remove(names)
+    purged = forget_chats(names)
+    removal = dataclasses.replace(removal, purged=removal.purged and purged)
     if as_json:
         print_json(dataclasses.asdict(removal))
     else:

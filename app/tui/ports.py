@@ -11,6 +11,7 @@ from edgecloud.settings import Settings, data_dir
 from edgecloud.types import ChatRequest, Event, Health, ModelCard, Receipt
 
 from ..chats import Chat, ChatSummary, Hit, StoredMessage
+from ..forgetting import forget_chats
 from ..history import History, Removal
 from .state import receipt as receipts
 
@@ -111,7 +112,9 @@ class Store:
 
     async def remove(self, chat_id: str) -> Removal:
         """Delete a chat with everything derived from it."""
-        return await self._do(lambda history: history.remove([chat_id]))
+        removal = await self._do(lambda history: history.remove([chat_id]))
+        await asyncio.to_thread(forget_chats, [chat_id])
+        return removal
 
     async def aclose(self) -> None:
         async with self._lock:

@@ -1,0 +1,134 @@
+"""`ask`'s routing options, `why`, `route` and `stats`, over a scripted gateway."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from edgecloud.app.books import Books
+from edgecloud.app.cli.main import edgecloud
+from edgecloud.app.cli.shell import State
+from edgecloud.app.cli.stats import plot
+from edgecloud.app.forgetting import forget_chats
+from edgecloud.app.gateway import Gateway
+from edgecloud.errors import EdgeCloudError, NoPermittedRoute, NotFound
+from edgecloud.router.ledger import EngineSums, Ledger
+from edgecloud.settings import PoolEntry, Settings
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_gateway import fake_gateway
+
+POOL = PoolEntry(name="big", url="http://big:8000/v1", model="big-70b", price_out=10.0)
+
+
+class House:
+    """The command line over a gateway with a local engine and a pool, its ledger at the usual place."""
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / "data" / "edgecloud.db"
+        self.big = FakeEngine([b"From", b" afar."], name="big", local=False)
+
+    async def open_gateway(self, settings: Settings) -> Gateway:
+        settings = settings.model_copy(update={"model": "small", "pool": (POOL,)})
+        books = Books(lambda: Ledger(self.path))
+        return fake_gateway(
+            FakeEngine([b"From here."], name="small"), self.big, settings=settings, books=books
+        )
+
+    def run(self, *arguments: str) -> Result:
+        state = State(open_gateway=self.open_gateway)
+        result = CliRunner().invoke(edgecloud, list(arguments), obj=state)
+        if isinstance(result.exception, EdgeCloudError):
+            raise result.exception
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+        return result
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    monkeypatch.setenv("EDGECLOUD_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("EDGECLOUD_RUNTIME", str(tmp_path / "run"))
+    return House(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"), [(["--mode", "pool"], "From afar."), (["--mode", "local"], "From here.")]
+)
+def test_a_mode_decides_who_answers(house: House, options: list[str], text: str) -> None:
+    assert house.run("ask", "hi", *options).stdout == f"{text}\n"
+
+
+def test_a_private_question_is_refused_where_only_elsewhere_is_left(house: House) -> None:
+    assert house.run("ask", "hi", "--private", "--mode", "quality").stdout == "From here.\n"
+    with pytest.raises(NoPermittedRoute):
+        house.run("ask", "hi", "--private", "-m", "big")
+    assert house.big.requests == []
+
+
+def test_why_tells_what_the_receipt_tells(house: House) -> None:
+    answer = json.loads(house.run("ask", "hi", "--mode", "pool", "--json").stdout)
+    told = json.loads(house.run("why", answer["id"], "--json").stdout)
+    for key in ("engine", "reason", "attempts", "cost", "mode"):
+        assert told["receipt"][key] == answer["receipt"][key]
+    assert told["decision"]["candidates"][0]["engine"] == "big"
+    sentences = house.run("why").stdout
+    assert "big was tried first" in sentences
+    assert "Attempt 1: big at big:8000, ok" in sentences
+    with pytest.raises(NotFound):
+        house.run("why", "req-0000")
+
+
+def test_a_dry_run_asks_nobody_and_keeps_nothing(house: House) -> None:
+    told = json.loads(house.run("ask", "hi", "--mode", "pool", "--dry-run", "--json").stdout)
+    assert told["decision"]["candidates"][0]["engine"] == "big"
+    assert "small" in house.run("route", "explain", "what", "is", "this").stdout
+    with pytest.raises(NoPermittedRoute):
+        house.run("ask", "hi", "-m", "big", "--private", "--dry-run")
+    assert house.big.requests == []
+    assert json.loads(house.run("route", "history", "--json").stdout) == []
+
+
+def test_history_and_stats_add_up(house: House) -> None:
+    assert "Nothing was asked" in house.run("stats").stdout
+    for mode in ("pool", "pool", "local"):
+        house.run("ask", "hi", "--mode", mode)
+    rows = json.loads(house.run("route", "history", "--json").stdout)
+    assert [row["engine"] for row in rows] == ["small", "big", "big"]
+    stats = json.loads(house.run("stats", "--json").stdout)
+    sums = {each["engine"]: each for each in stats["engines"]}
+    assert (sums["big"]["requests"], sums["small"]["requests"]) == (2, 1)
+    assert sums["big"]["cost"] == pytest.approx(2 * 2 * 10 / 1e6)
+    table = house.run("stats").stdout
+    assert time.strftime("%Y-%m-%d") in table
+    assert "3 requests" in table
+
+
+def test_budgets_are_shown_with_what_is_left(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGECLOUD_BUDGET__PER_DAY", "0.5")
+    house.run("ask", "hi", "--mode", "pool")
+    assert "budget.per_day: 2e-05 of 0.5 USD spent, 0 reserved" in house.run("stats").stdout
+
+
+def test_what_was_decided_in_a_chat_goes_with_it_and_its_cost_stays(house: House) -> None:
+    answer = json.loads(house.run("ask", "hi", "--mode", "pool", "--json").stdout)
+    ledger = Ledger(house.path)
+    with ledger._writing() as connection:
+        connection.execute("UPDATE decisions SET chat_id = 'chat-1'")
+        connection.execute("UPDATE requests SET chat_id = 'chat-1'")
+    forget_chats(["chat-1"])
+    assert ledger.decision(answer["id"]) is None
+    assert ledger.receipt(answer["id"])["cost"] > 0
+    ledger.close()
+
+
+def test_bars_are_in_proportion_and_never_nothing() -> None:
+    def day(name: str, requests: int) -> EngineSums:
+        return EngineSums(name, "x", requests, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+
+    lines = plot([day("a", 1000), day("b", 500), day("c", 1)], "USD")
+    assert [line.count("█") for line in lines] == [32, 16, 0]
+    assert "▏" in lines[2]
