@@ -33,11 +33,17 @@ class Gateway(Protocol):
 class Store:
     """The history for a user interface: every call in a thread, so that a slow disk never stalls a key.
 
-    `open_history` is None where history is off. All methods raise `StorageError`.
+    `open_history` is None where history is off; `forget` deletes what was derived from chats. All methods
+    raise `StorageError`.
     """
 
-    def __init__(self, open_history: Callable[[], History] | None) -> None:
+    def __init__(
+        self,
+        open_history: Callable[[], History] | None,
+        forget: Callable[[list[str]], bool] = forget_chats,
+    ) -> None:
         self._open = open_history
+        self._forget = forget
         self._history: History | None = None
         self._lock = asyncio.Lock()
 
@@ -113,7 +119,7 @@ class Store:
     async def remove(self, chat_id: str) -> Removal:
         """Delete a chat with everything derived from it."""
         removal = await self._do(lambda history: history.remove([chat_id]))
-        await asyncio.to_thread(forget_chats, [chat_id])
+        await asyncio.to_thread(self._forget, [chat_id])
         return removal
 
     async def aclose(self) -> None:

@@ -28,7 +28,7 @@ PATIENCE_S = 20.0
 
 
 def make_store(folder: Path) -> Store:
-    return Store(lambda: History(folder / "edgecloud.db"))
+    return Store(lambda: History(folder / "edgecloud.db"), forget=lambda chat_ids: True)
 
 
 def make_gateway(folder: Path, *engines: Engine, settings: Settings | None = None) -> Gateway:
