@@ -76,18 +76,6 @@ def test_headers_decide_where_a_request_goes(tmp_path: Path, headers: dict[str, 
         assert text_of(http.post("/v1/chat/completions", json=chat(), headers=headers)) == text
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
-def test_every_endpoint_keeps_a_private_request_here(tmp_path: Path, path: str) -> None:
-    big = FakeEngine([b"pool"], name="big", local=False)
-    body = {"model": "auto", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
-    body |= {"prompt": "hi"} if path.endswith("/completions") and "chat" not in path else {}
-    body |= {"input": "hi"} if "responses" in path else {}
-    with house(tmp_path, big=big) as http:
-        assert http.post(path, json=body, headers=PRIVATE).status_code == 200
-        assert http.post(path, json={**body, "model": "big"}, headers=PRIVATE).status_code == 403
-    assert big.requests == []
-
-
 @pytest.mark.parametrize("headers", [{"x-edgecloud-fresh": "maybe"}, {"x-edgecloud-mode": "fastest"}])
 def test_a_header_that_nobody_understands_is_an_error(tmp_path: Path, headers: dict[str, str]) -> None:
     with house(tmp_path) as http:
@@ -123,6 +111,44 @@ def test_headers_ledger_and_explanation_tell_the_same_story(tmp_path: Path, stre
         assert answer.headers["x-edgecloud-attempts"] == "big=ok"
         assert answer.headers["x-edgecloud-cost"] == f"{story['cost']:.9f} USD"
         assert story["cost"] == pytest.approx(10 / 1e6)
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": chat(),
+    "/v1/completions": {"prompt": "hi"},
+    "/v1/responses": {"model": "auto", "input": "hi"},
+    "/v1/messages": {"model": "auto", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
+}
+
+
+# cases: R29
+@pytest.mark.parametrize("path", BODIES)
+def test_every_endpoint_keeps_a_private_request_here_and_pays_from_the_same_budget(
+    tmp_path: Path, path: str
+) -> None:
+    big = FakeEngine([b"pool"], name="big", local=False)
+    body = {**BODIES[path], "model": "big"}
+    with house(tmp_path, big=big, price=10.0, budget={"per_day": 0.00001, "answer_tokens": 1}) as http:
+        assert http.post(path, json=BODIES[path], headers=PRIVATE).status_code == 200
+        assert http.post(path, json=body, headers=PRIVATE).status_code == 403
+        assert big.requests == []
+        paid = {"max_tokens": 1} if "responses" not in path else {"max_output_tokens": 1}
+        assert http.post(path, json={**body, **paid}).status_code == 200
+        assert http.post(path, json={**body, **paid}).status_code == 402
+    assert len(big.requests) == 1
+
+
+# cases: R4 R6
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", BODIES)
+def test_every_endpoint_falls_back_streamed_or_not(tmp_path: Path, path: str, stream: bool) -> None:
+    down = FakeEngine(name="big", local=False, fail_at=0, error=UpstreamError("It is down."))
+    with house(tmp_path, big=down) as http:
+        answer = http.post(path, json={**BODIES[path], "stream": stream})
+    assert (answer.status_code, answer.headers["x-edgecloud-route"]) == (200, "small")
+    assert "local" in answer.text
+    assert "down" not in answer.text
+    assert len(down.requests) == 1
 
 
 def test_a_stream_falls_back_before_its_first_byte(tmp_path: Path) -> None:
