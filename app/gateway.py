@@ -110,6 +110,8 @@ class Gateway:
             if request.door != "http":
                 # What a person typed is kept whatever becomes of it, a wrong model name included.
                 turn, notice = await self._begin(request)
+            if turn is not None:
+                run.request = dataclasses.replace(request, chat_id=turn.turn.chat_id)
             answer = await self._decide(run)
             if request.door == "http":
                 turn, notice = await self._begin(request)
@@ -201,7 +203,7 @@ class Gateway:
         """
         from .explaining import plan_story
 
-        return plan_story(await self.routing.plan(request, wait=False))
+        return plan_story(await self.routing.plan(request, dry=True))
 
     async def why(self, request_id: str, *, tenant: str | None = None) -> dict[str, Any]:
         """What was decided for a request of the past and what came of it; with a `tenant` only that key's
@@ -217,7 +219,7 @@ class Gateway:
         return story
 
     async def router_states(self) -> list[dict[str, Any]]:
-        """Every engine that requests are routed among, with the state of its addresses; none without pools."""
+        """Every engine of the router with the state of its addresses; none without pools."""
         return await self.routing.states() if self.settings.pool else []
 
     async def aclose(self) -> None:
@@ -249,6 +251,10 @@ class Gateway:
             return Answer(answer, tuple(answerer_of(self.settings, each) for each in allowed))
         engine = await self.catalog.engine(request.model, listed_only=request.door == "http")
         permit(engine, request, self.settings)
+        if request.tenant is not None and self.settings.server.keys:
+            from .keys import KeyDesk
+
+            await KeyDesk(self.settings, self.books).permit(request.tenant, engine.name)
 
         async def ask(chat_id: str | None) -> AsyncGenerator[EngineEvent, None]:
             return ask_alone(engine, run)

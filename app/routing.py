@@ -32,6 +32,7 @@ from .drafting import Drafting
 from .execute import Execution
 from .facts import facts_of
 from .hedging import HedgeBudget
+from .keys import KeyDesk
 from .privacy import PrivacyDesk
 from .run import Run
 from .till import Till
@@ -69,6 +70,7 @@ class Routing:
         self._hedges = HedgeBudget(settings.router.hedge)
         self._warmth = Warmth()
         self._privacy = PrivacyDesk(settings, books)
+        self._keys = KeyDesk(settings, books)
         self.engines = Engines(settings, models, books)
 
     async def plan(self, request: ChatRequest, *, dry: bool = False, left_s: float | None = None) -> Plan:
@@ -161,6 +163,7 @@ class Routing:
                 for upstream in upstreams.values()
             ),
             budgets=await self._budgets(request, now),
+            key=await self._keys.limits_of(request.tenant),
             currency=settings.budget.currency,
             rates=settings.budget.rates,
         )

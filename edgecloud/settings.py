@@ -125,10 +125,22 @@ class LocalSettings(Section):
     min_p: float = Field(0.05, ge=0, le=1)
 
 
+class KeyEntry(Section):
+    """An API key with a name and limits of its own."""
+
+    name: str = Field(min_length=1)
+    key: Secret
+    engines: tuple[str, ...] = Field(
+        (), description="names it may be answered by, `local` among them; empty: any"
+    )
+    tokens_per_day: int | None = Field(None, ge=0, description="asked and answered; null: no limit")
+
+
 class ServerSettings(Section):
     host: Hosts = "127.0.0.1"
     port: int = Field(8484, ge=0, le=65535)
     api_keys: tuple[Secret, ...] = ()
+    keys: tuple[KeyEntry, ...] = Field((), description="keys with limits of their own")
     cors_origins: tuple[str, ...] = Field(("localhost",), description="'localhost', exact origins, or '*'")
     allowed_hosts: tuple[str, ...] = Field((), description="Host names answered besides loopback ones")
     body_limit_mb: float = Field(16.0, gt=0)
@@ -136,6 +148,11 @@ class ServerSettings(Section):
     drain_s: float = Field(30.0, ge=0, description="how long SIGTERM waits for running answers")
     journal: bool = Field(True, description="keep HTTP requests in the history too")
     metrics: bool = True
+
+    @property
+    def all_keys(self) -> tuple[SecretStr, ...]:
+        """Every key that opens the door."""
+        return (*self.api_keys, *(entry.key for entry in self.keys))
 
 
 class HistorySettings(Section):
@@ -652,7 +669,7 @@ def _wrong(key: Key, requirement: str, value: object, assignments: Sequence[Assi
 
 
 def _is_secret(key: Key) -> bool:
-    return any(part in ("api_key", "api_keys") for part in key)
+    return any(part in ("api_key", "api_keys", "key") for part in key)
 
 
 def _unknown(key: Key, where: str, *, spell: Any = _dotted) -> ConfigError:

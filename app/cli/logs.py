@@ -86,5 +86,5 @@ def _secrets() -> list[SecretStr]:
         settings = load()
     except Exception:
         return []
-    keys = (*settings.server.api_keys, *(entry.api_key for entry in settings.pool))
+    keys = (*settings.server.all_keys, *(entry.api_key for entry in settings.pool))
     return [key for key in keys if key is not None]

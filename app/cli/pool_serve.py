@@ -63,7 +63,7 @@ def run(settings: Settings, *, log_json: bool = False, build: Build | None = Non
 
     require_key_beyond_loopback(settings)
     sockets = listen(settings.server.host, settings.pool_server.port)
-    configure_logging(settings.log_level, secrets=settings.server.api_keys, as_json=log_json)
+    configure_logging(settings.log_level, secrets=settings.server.all_keys, as_json=log_json)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, sockets, build))
 
@@ -84,7 +84,7 @@ async def _serve(settings: Settings, sockets: Sequence[socket.socket], build: Bu
             app,
             drain,
             drain_s=settings.server.drain_s,
-            ready=lambda: _announce(engine, url, has_key=bool(settings.server.api_keys)),
+            ready=lambda: _announce(engine, url, has_key=bool(settings.server.all_keys)),
         )
         await server.serve(list(sockets))
     finally:
@@ -101,7 +101,7 @@ def _open(settings: Settings) -> PoolEngine:
 
 def _door(server: ServerSettings) -> ServerSettings:
     """Beyond loopback clients know this machine by its name, and a key is asked for whatever the name."""
-    if not server.api_keys:
+    if not server.all_keys:
         return server
     return server.model_copy(update={"allowed_hosts": (*server.allowed_hosts, socket.gethostname())})
 

@@ -95,7 +95,7 @@ def run(settings: Settings, *, log_json: bool = False, build: Build | None = Non
 
     require_key_beyond_loopback(settings)
     sockets = listen(settings.server.host, settings.server.port)
-    secrets = [*settings.server.api_keys, *(entry.api_key for entry in settings.pool if entry.api_key)]
+    secrets = [*settings.server.all_keys, *(entry.api_key for entry in settings.pool if entry.api_key)]
     configure_logging(settings.log_level, secrets=secrets, as_json=log_json)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, sockets, build))
@@ -105,7 +105,7 @@ def require_key_beyond_loopback(settings: Settings) -> None:
     """Refuse to let a network in without a key. Raises `ConfigError`."""
     from edgecloud.http.host import is_loopback
 
-    if settings.server.api_keys:
+    if settings.server.all_keys:
         return
     for name in settings.server.host.split(","):
         if not is_loopback(name.strip().lower()):
@@ -156,7 +156,7 @@ async def _warm_up(gateway: Gateway) -> None:
 
 
 def _announce(settings: Settings, url: str) -> None:
-    key = " with your key" if settings.server.api_keys else ""
+    key = " with your key" if settings.server.all_keys else ""
     click.echo(
         f"edgecloud serves {settings.model} at {url}: "
         f"point clients to OPENAI_BASE_URL={url}/v1{key}. Ctrl-C stops it.",

@@ -30,7 +30,7 @@ def guarded_app(door: Door, settings: ServerSettings, *, title: str, version: st
     # Each is put around those before it, so the innermost comes first.
     app.add_middleware(Problems)
     app.add_middleware(DrainGate, drain=door.drain)
-    app.add_middleware(KeyCheck, keys=settings.api_keys)
+    app.add_middleware(KeyCheck, keys=settings.all_keys)
     app.add_middleware(Cors, origins=settings.cors_origins)
     app.add_middleware(HostCheck, allowed=settings.allowed_hosts, bound=settings.host.split(","))
     app.add_middleware(Access, metrics=door.metrics)

@@ -79,6 +79,16 @@ def decision(connection: sqlite3.Connection, request_id: str) -> dict[str, Any] 
     return found
 
 
+def tokens_on(connection: sqlite3.Connection, tenant: str, day: str) -> int:
+    """Tokens that a key's requests asked and were answered on a local day."""
+    (tokens,) = connection.execute(
+        """SELECT coalesce(sum(prompt_tokens + completion_tokens), 0) FROM requests
+           WHERE day = ? AND tenant = ?""",
+        (day, tenant),
+    ).fetchone()
+    return int(tokens)
+
+
 def recent(connection: sqlite3.Connection, limit: int) -> list[dict[str, Any]]:
     """Requests with what a list of them shows."""
     rows = connection.execute(

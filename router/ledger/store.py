@@ -155,6 +155,11 @@ class Ledger:
         with self._reading() as connection:
             return reading.decision(connection, request_id)
 
+    def tokens_on(self, tenant: str, day: str) -> int:
+        """Tokens asked and answered with a key on a local day (`2026-11-30`)."""
+        with self._reading() as connection:
+            return reading.tokens_on(connection, tenant, day)
+
     def recent(self, limit: int) -> list[dict[str, Any]]:
         """The last requests, the latest first."""
         with self._reading() as connection:

@@ -33,6 +33,7 @@ def house(
     big: FakeEngine | None = None,
     price: float = 0.0,
     keys: tuple[str, ...] = (),
+    limited: tuple[dict[str, Any], ...] = (),
     attempts: int = 4,
     **settings: Any,
 ) -> Iterator[httpx.Client]:
@@ -42,7 +43,7 @@ def house(
     made = Settings(
         model="small",
         pool=entries,
-        server=ServerSettings.model_validate({"drain_s": 0.0, "api_keys": keys}),
+        server=ServerSettings.model_validate({"drain_s": 0.0, "api_keys": keys, "keys": limited}),
         router={"cascade": False, "mode": "quality", "attempts": attempts},  # type: ignore[arg-type]
         **settings,
     )
@@ -208,3 +209,37 @@ def test_a_request_waits_for_an_engine_that_comes_back_in_time(tmp_path: Path) -
         began = time.monotonic()
         assert text_of(http.post("/v1/chat/completions", json=chat(model="big"))) == "pool"
         assert time.monotonic() - began >= 0.3, "it was asked while it rested"
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def test_a_key_is_answered_by_its_own_engines_only(tmp_path: Path) -> None:
+    big = FakeEngine([b"pool"], name="big", local=False)
+    limited = ({"name": "ci", "key": "k1", "engines": ("small",)}, {"name": "rich", "key": "k2"})
+    with house(tmp_path, big=big, limited=limited) as http:
+        path = "/v1/chat/completions"
+        assert text_of(http.post(path, json=chat(), headers=bearer("k1"))) == "local"
+        refused = http.post(path, json=chat(model="big"), headers=bearer("k1"))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "no_permitted_route")
+        assert big.requests == []
+        assert text_of(http.post(path, json=chat(model="big"), headers=bearer("k2"))) == "pool"
+        assert http.post(path, json=chat()).status_code == 401
+
+
+def test_a_key_that_may_not_use_the_model_it_names_is_refused_without_a_router(tmp_path: Path) -> None:
+    with house(tmp_path, limited=({"name": "ci", "key": "k1", "engines": ("big",)},)) as http:
+        answer = http.post("/v1/chat/completions", json=chat(model="small"), headers=bearer("k1"))
+    assert answer.status_code == 403
+    assert "the key ci" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("model", "statuses"), [("big", [200, 403, 403]), ("small", [200, 200, 403])])
+def test_a_key_is_refused_when_its_day_is_used_up(tmp_path: Path, model: str, statuses: list[int]) -> None:
+    # An answer takes three tokens. The router looks ahead at what the next one may take.
+    limited = ({"name": "ci", "key": "k1", "tokens_per_day": 6},)
+    body = chat(model=model, max_tokens=1)
+    with house(tmp_path, limited=limited) as http:
+        answers = [http.post("/v1/chat/completions", json=body, headers=bearer("k1")) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == statuses
