@@ -22,13 +22,13 @@ MEMORY = 16
 
 
 class NgramProposer:
-    """Call `propose` before each step. `num_drafts` bounds a guess, `max_running` the choices in the engine
-    beyond which a step has no rows to spare.
+    """Call `propose` before each step. `num_drafts` bounds a guess, `max_rows` the rows of a step that cost
+    little more than one does: on a CPU a few, on a GPU many. Choices that decode come first.
     """
 
-    def __init__(self, num_drafts: int = 6, max_running: int = 4) -> None:
+    def __init__(self, num_drafts: int = 6, max_rows: int = 8) -> None:
         self.num_drafts = num_drafts
-        self.max_running = max_running
+        self.max_rows = max_rows
         self._tracks: dict[int, _Track] = {}
 
     @property
@@ -38,7 +38,8 @@ class NgramProposer:
 
     def propose(self, scheduler: Scheduler) -> None:
         """Look at what the running choices have drawn, and hand the scheduler drafts where they earn it."""
-        is_idle = not scheduler.num_waiting and scheduler.num_running <= self.max_running
+        spare = self.max_rows // max(scheduler.num_running, 1) - 1
+        num_drafts = 0 if scheduler.num_waiting else min(self.num_drafts, spare)
         tracks: dict[int, _Track] = {}
         drafts: dict[int, tuple[int, ...]] = {}
         for sequence in scheduler.planner.running:
@@ -46,8 +47,8 @@ class NgramProposer:
                 continue
             track = tracks[sequence.id] = self._tracks.get(sequence.id) or _Track()
             guess = track.follow(sequence.tokens, sequence.num_prompt, self.num_drafts)
-            if is_idle and guess and track.is_on and self._is_long(scheduler, sequence):
-                drafts[sequence.id] = guess
+            if num_drafts > 0 and guess and track.is_on and self._is_long(scheduler, sequence):
+                drafts[sequence.id] = guess[:num_drafts]
         self._tracks = tracks
         scheduler.propose(drafts)
 

@@ -24,6 +24,7 @@ from .runner import Runner, StepOutput, TokenScore
 from .scheduler import Scheduler
 from .sequence import Ended, Progress
 from .slo import Slo
+from .speculative import NgramProposer
 from .stops import StopFinder
 from .ticket import Accepted, Closed, Scores, Ticket, Tokens
 
@@ -31,6 +32,8 @@ log = logging.getLogger("edgecloud.pool")
 
 # Failed steps in a row after which it is no longer one request's fault.
 SICK_AFTER = 3
+# Rows that a step may have at little more than the cost of one, as long as it waits for the weights.
+CHEAP_ROWS, CHEAP_GPU_ROWS = 8, 64
 
 ChoiceKey = tuple[int, int]
 
@@ -48,6 +51,9 @@ class Stepper:
         self.metrics = PoolMetrics(runner.facts, self.scheduler.config, slo, lambda: self.stats)
         self.outbox = Outbox()
         self.num_failed_in_row = 0
+        self._proposer = NgramProposer(
+            max_rows=CHEAP_ROWS if runner.facts.device == "cpu" else CHEAP_GPU_ROWS
+        )
         self._runner = runner
         self._make_scheduler = make_scheduler
         self._num_failed = 0
@@ -99,6 +105,7 @@ class Stepper:
     def turn(self) -> None:
         """One step, if there is work for one."""
         if self.scheduler.has_work:
+            self._proposer.propose(self.scheduler)
             plan = self.scheduler.schedule(time.monotonic())
             for end in plan.ended:
                 self._close(end, DeadlineExceeded("The time allowed for this answer is over."))

@@ -109,7 +109,7 @@ def make_config(**changes: Any) -> PoolConfig:
     return PoolConfig(**{**sizes, **changes})
 
 
-def make_runner(path: Path, config: PoolConfig, *, threads: int = 2, **plan: Any) -> TorchRunner:
+def make_runner(path: Path, config: PoolConfig, *, threads: int = 1, **plan: Any) -> TorchRunner:
     return load_runner(plan_model(path, device="cpu", **plan), config, threads=threads)
 
 

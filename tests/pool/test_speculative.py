@@ -76,10 +76,10 @@ def test_under_load_nobody_gets_drafts() -> None:
     pool = make_pool(cycle(10))
     for _ in range(5):
         pool.submit([0], 100)
-    run(pool, NgramProposer(max_running=4))
+    run(pool, NgramProposer(max_rows=8))
     assert pool.scheduler.counters.drafted_tokens == 0
     pool.submit([0], 100)
-    run(pool, NgramProposer(max_running=4))
+    run(pool, NgramProposer(max_rows=8))
     assert pool.scheduler.counters.drafted_tokens > 0
 
 
