@@ -39,7 +39,7 @@ from .deadline import within_deadline
 from .direct import ask_alone, permit
 from .journal import Journal, OpenTurn, Status
 from .memory import Memory, answerer_of
-from .run import Run
+from .run import Closing, Run
 
 if TYPE_CHECKING:
     from .routing import Routing
@@ -86,6 +86,8 @@ class Gateway:
         self.journal = journal
         self.books = books
         self.memory = memory
+        self.watchers: list[Callable[[Closing], None]] = []
+        """Told of every request that is over."""
         self._routing: Routing | None = None
 
     @property
@@ -218,6 +220,10 @@ class Gateway:
         )
         return story
 
+    def resting(self) -> list[tuple[str, str, bool]]:
+        """Every address that requests were routed to so far: engine, address, whether it rests."""
+        return self._routing.engines.resting() if self._routing is not None else []
+
     async def router_states(self) -> list[dict[str, Any]]:
         """Every engine of the router with the state of its addresses; none without pools."""
         return await self.routing.states() if self.settings.pool else []
@@ -299,9 +305,12 @@ class Gateway:
         """Write how the request ended; a sentence for the user where history could not."""
         run.closed = True
         outcome = "ok" if status == "complete" else "interrupted" if error is None else error.code or "failed"
+        chat_id = turn.turn.chat_id if turn else run.request.chat_id
+        closing = run.closing(receipt, outcome, chat_id)
+        for watch in self.watchers:
+            watch(closing)
         if self.books is not None:
-            chat_id = turn.turn.chat_id if turn else run.request.chat_id
-            self.books.settle(run.closing(receipt, outcome, chat_id))
+            self.books.settle(closing)
         if self._routing is not None:
             self._routing.learned(run)
         if turn is None or self.journal is None:

@@ -72,6 +72,14 @@ class Engines:
         ]
         return remote_upstream(entry, deployments, self._settings.budget, self._clock)
 
+    def resting(self) -> list[tuple[str, str, bool]]:
+        """Engine, address and whether it rests, for all that are known by now."""
+        return [
+            (upstream.name, deployment.name, upstream.rests(deployment))
+            for upstream in (self._upstreams or {}).values()
+            for deployment in upstream.deployments
+        ]
+
     def watch(self, name: str) -> None:
         """Find out when an engine that failed is back."""
         upstream = (self._upstreams or {}).get(name)

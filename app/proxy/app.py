@@ -23,6 +23,7 @@ from edgecloud.units import MB
 
 from ..gateway import Gateway
 from .embeddings import EmbeddingRoutes
+from .metering import RouterMetrics
 from .routing import RoutingRoutes
 
 
@@ -50,6 +51,7 @@ def create_app(
     ModelRoutes(gateway).add_to(app)
     TokenRoutes(door, gateway).add_to(app)
     RoutingRoutes(door, gateway).add_to(app)
+    RouterMetrics(gateway, metrics.registry)
     OperatorRoutes(door, gateway.health).add_to(app, metrics=settings.server.metrics)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     return app

@@ -193,10 +193,14 @@ def test_operators_see_which_engine_rests_and_why(tmp_path: Path) -> None:
     with house(tmp_path, big=busy) as http:
         http.post("/v1/chat/completions", json=chat())
         engines = {each["engine"]: each for each in http.get("/health/router").json()["engines"]}
+        metrics = http.get("/metrics").text
     (address,) = engines["big"]["addresses"]
     assert (address["state"], address["reason"]) == ("open", "Too much to do.")
     assert 25 < address["retry_in_s"] <= 30
     assert engines["small"]["addresses"][0]["state"] == "closed"
+    assert 'edgecloud_address_resting{address="big:8000",engine="big"} 1.0' in metrics
+    assert 'edgecloud_attempts_total{engine="big",outcome="queue_full"} 1.0' in metrics
+    assert 'edgecloud_attempts_total{engine="small",outcome="ok"} 1.0' in metrics
 
 
 # cases: R11 R13
