@@ -27,6 +27,7 @@ from .records import Answer, Embedded, Entry, Found, Hit, Key, Near, Recalled, R
 from .replay import worth_keeping
 from .same import Judgement, SameAnswer, shipped
 from .spaces import Spaces
+from .store import Candidate, Row
 from .tables import MIGRATIONS
 
 NUM_CANDIDATES = 8
@@ -244,8 +245,8 @@ class AnswerCache:
         return Found(near=Near(lookup, row.id, candidate.cosine, probability, would_serve, answer))
 
     def _best(
-        self, text: str, candidates: list[store.Candidate], policy: Policy
-    ) -> tuple[store.Candidate, Judgement, float] | None:
+        self, text: str, candidates: list[Candidate], policy: Policy
+    ) -> tuple[Candidate, Judgement, float] | None:
         """The candidate most likely to have the same answer, of those that nothing forbids."""
         asked = read(text)
         best = None
@@ -271,7 +272,7 @@ class AnswerCache:
     def _hit(
         self,
         connection: sqlite3.Connection,
-        row: store.Row,
+        row: Row,
         tier: Tier,
         similarity: float,
         probability: float,

@@ -51,7 +51,7 @@ class CodeTable:
     def nearest(self, code: bytes, limit: int = RERANKED) -> list[int]:
         """The numbers of the `limit` entries whose codes differ least, in no order."""
         if self._size <= limit:
-            return self._numbers[: self._size].tolist()
+            return [int(number) for number in self._numbers[: self._size]]
         asked = np.frombuffer(code, np.uint64)
         distances = np.bitwise_count(self._codes[: self._size] ^ asked).sum(axis=1, dtype=np.uint16)
-        return self._numbers[np.argpartition(distances, limit)[:limit]].tolist()
+        return [int(number) for number in self._numbers[np.argpartition(distances, limit)[:limit]]]

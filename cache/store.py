@@ -6,6 +6,7 @@ turns it into one `StorageError`.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -195,7 +196,7 @@ def trim(connection: sqlite3.Connection, limit_bytes: int, now: float) -> int:
 
 
 def _worth(size: int, hits: int, idle_days: float, seconds: float, cost: float) -> float:
-    return (seconds + _SECONDS_PER_COST * cost) * (1 + hits) / size * 0.5 ** (idle_days / 7)
+    return (seconds + _SECONDS_PER_COST * cost) * (1 + hits) / size / math.exp2(idle_days / 7)
 
 
 def entries(connection: sqlite3.Connection, limit: int, offset: int = 0) -> list[Entry]:
@@ -204,8 +205,10 @@ def entries(connection: sqlite3.Connection, limit: int, offset: int = 0) -> list
 
 
 def resolve(connection: sqlite3.Connection, name: str) -> list[Entry]:
-    """The entries whose id is the name or begins with it, with or without `ans-`; none for a beginning of under
-    `MIN_PREFIX` digits, which could be any."""
+    """The entries whose id is the name or begins with it, with or without `ans-`.
+
+    None for a beginning of under `MIN_PREFIX` digits, which could be any.
+    """
     stem = "ans-" + name.removeprefix("ans-")
     if len(stem) < len("ans-") + MIN_PREFIX:
         return []
@@ -220,7 +223,13 @@ def _entries(connection: sqlite3.Connection, rest: str, arguments: tuple[str | i
             FROM answers {rest}""",
         arguments,
     )
-    return [Entry(*row[:4], text_of(unpack(row[4])), *row[5:10], bool(row[10]), row[11]) for row in rows]
+    return [
+        Entry(
+            id, scope, tier, prompt, text_of(unpack(answer)), answerer, created, expires, hits, size,
+            bool(blocked), chat_id,
+        )
+        for id, scope, tier, prompt, answer, answerer, created, expires, hits, size, blocked, chat_id in rows
+    ]  # fmt: skip
 
 
 def events_of(row: Row) -> tuple[EngineEvent, ...]:

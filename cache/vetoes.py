@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from .reading import Reading
-from .words import SYMMETRIC, are_opposites, are_synonyms, stem
+from .words import NEGATIONS, SYMMETRIC, are_opposites, are_synonyms, stem
 
 Suspicion = Literal["", "added", "replaced"]
 
@@ -41,7 +41,8 @@ def compare(a: Reading, b: Reading) -> Difference:
             only_left.remove(word)
             only_right.remove(twin)
             shared += 1
-    tokens_a, tokens_b = set(a.tokens), set(b.tokens)
+    # 'without' is a negation already, and counted as one.
+    tokens_a, tokens_b = set(a.tokens) - NEGATIONS, set(b.tokens) - NEGATIONS
     opposites = 0
     taken: set[str] = set()
     for word in sorted(tokens_a - tokens_b):

@@ -164,7 +164,7 @@ def _find(answers: AnswerCache, name: str) -> Entry:
     if found:
         raise NotFound(f"Several kept answers begin with {name[:80]!r}: give more of the id.")
     raise NotFound(
-        f"There is no kept answer {name[:80]!r}: `edgecloud cache list` shows them, and four digits are enough."
+        f"There is no kept answer {name[:80]!r}: `edgecloud cache list` shows them; four digits are enough."
     )
 
 

@@ -1,0 +1,254 @@
+"""Kept answers through the gateway: which doors get them, what is said of them, and what trouble does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgecloud.app.gateway import Gateway
+from edgecloud.app.history import History
+from edgecloud.app.journal import Journal
+from edgecloud.app.memory import Memory
+from edgecloud.cache.answers import AnswerCache
+from edgecloud.engine import Embedder
+from edgecloud.errors import ModelNotFound, StorageError
+from edgecloud.settings import CacheSettings, Settings
+from edgecloud.types import (
+    CacheInfo,
+    ChatRequest,
+    Event,
+    Finish,
+    Message,
+    Notice,
+    Sampling,
+    Start,
+    TextDelta,
+)
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_gateway import FakeCatalog, FakeEmbedder
+
+SKY = "Why is the sky blue?"
+COLD = Sampling(temperature=0)
+
+
+def ask(text: str = SKY, **fields: Any) -> ChatRequest:
+    return ChatRequest(messages=(Message("user", text),), **{"door": "ask", **fields})
+
+
+class CountingEmbedder(FakeEmbedder):
+    """Says how many texts it was given."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    async def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> Any:
+        self.texts += [str(each) for each in inputs]
+        return await super().embed(inputs)
+
+
+@asynccontextmanager
+async def remembering(
+    folder: Path,
+    *engines: FakeEngine,
+    settings: Settings | None = None,
+    embedder: Embedder | None = None,
+    open_cache: Any = None,
+) -> AsyncIterator[Gateway]:
+    """A gateway with a memory in a folder."""
+    settings = settings or Settings()
+    catalog = FakeCatalog(engines or [FakeEngine()], embedder or FakeEmbedder())
+
+    async def find() -> Embedder:
+        return await catalog.embedder("auto", listed_only=False)
+
+    def open_there() -> AnswerCache:
+        return AnswerCache(folder / "cache.db", draw=lambda: 1.0)
+
+    gateway = Gateway(
+        settings,
+        catalog,
+        Journal(lambda: History(folder / "edgecloud.db")),
+        memory=Memory(settings, open_cache or open_there, find),
+    )
+    try:
+        yield gateway
+    finally:
+        await gateway.aclose()
+
+
+async def collect(gateway: Gateway, request: ChatRequest) -> list[Event]:
+    events = [event async for event in gateway.chat(request)]
+    # What is kept is kept aside.
+    assert gateway.memory is not None
+    await asyncio.gather(*gateway.memory._asides)
+    return events
+
+
+def finish(events: list[Event]) -> Finish:
+    assert isinstance(events[-1], Finish)
+    return events[-1]
+
+
+def answer(events: list[Event]) -> list[Event]:
+    """The part of a stream that a client sees, without ids and times."""
+    return [event for event in events if not isinstance(event, Start | Notice | Finish)]
+
+
+# cases: R59
+async def test_the_second_time_nobody_is_asked(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    async with remembering(tmp_path, engine) as gateway:
+        first = await collect(gateway, ask(sampling=COLD))
+        second = await collect(gateway, ask(sampling=COLD))
+
+    assert len(engine.requests) == 1
+    assert answer(second) == answer(first)
+    assert finish(second).usage == finish(first).usage
+    assert finish(first).receipt.cache == CacheInfo("miss")
+    receipt = finish(second).receipt
+    assert (receipt.cache.verdict, receipt.cache.similarity) == ("exact", 1.0)
+    assert receipt.cache.entry_id
+    assert (receipt.engine, receipt.attempts, receipt.cost) == ("fake", (), 0.0)
+    assert receipt.reason == "answered before"
+    (notice,) = (event for event in second if isinstance(event, Notice))
+    assert notice.kind == "cached"
+    assert "--fresh" in notice.text
+
+
+async def test_a_kept_answer_is_journalled_with_its_receipt(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as gateway:
+        await collect(gateway, ask())
+        second = finish(await collect(gateway, ask()))
+
+    history = History(tmp_path / "edgecloud.db")
+    assert second.chat_id is not None
+    assert [m.content for m in history.messages(second.chat_id)] == [SKY, "Hello, world!"]
+    decision = history.decision(second.receipt.id)
+    assert decision is not None
+    assert decision["cache"]["verdict"] == "semantic"
+    history.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields", "verdict"),
+    [
+        (Settings(), {}, "exact"),
+        (Settings(), {"door": "chat"}, "exact"),
+        (Settings(), {"door": "http"}, "off"),
+        (Settings(), {"door": "http", "cache": True}, "exact"),
+        (Settings(), {"cache": False}, "off"),
+        (Settings(), {"n": 2}, "off"),
+        (Settings(cache=CacheSettings(http=True)), {"door": "http"}, "exact"),
+        (Settings(cache=CacheSettings(enabled=False)), {}, "off"),
+    ],
+)
+async def test_who_gets_kept_answers(
+    tmp_path: Path, settings: Settings, fields: dict[str, Any], verdict: str
+) -> None:
+    async with remembering(tmp_path, settings=settings) as gateway:
+        await collect(gateway, ask(sampling=COLD, **fields))
+        second = await collect(gateway, ask(sampling=COLD, **fields))
+    assert finish(second).receipt.cache.verdict == verdict
+
+
+async def test_fresh_asks_again_and_keeps_what_comes(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    async with remembering(tmp_path, engine) as gateway:
+        await collect(gateway, ask())
+        engine.script = (b"Another", b" answer")
+        again = await collect(gateway, ask(fresh=True))
+        third = await collect(gateway, ask())
+
+    assert finish(again).receipt.cache == CacheInfo("miss")
+    assert len(engine.requests) == 2
+    assert answer(third) == answer(again)
+
+
+async def test_another_model_does_not_get_its_answer(tmp_path: Path) -> None:
+    small, large = FakeEngine(name="small"), FakeEngine(name="large")
+    async with remembering(tmp_path, small, large) as gateway:
+        await collect(gateway, ask(sampling=COLD))
+        await collect(gateway, ask(sampling=COLD, model="large"))
+        last = await collect(gateway, ask(sampling=COLD, model="large"))
+
+    assert (len(small.requests), len(large.requests)) == (1, 1)
+    assert finish(last).receipt.engine == "large"
+
+
+# cases: R57
+async def test_cut_interrupted_and_unkept_answers_are_computed_again(tmp_path: Path) -> None:
+    engine = FakeEngine(decode_s=0.01)
+    async with remembering(tmp_path, engine) as gateway:
+        async with aclosing(gateway.chat(ask())) as events:
+            async for event in events:
+                if isinstance(event, TextDelta):
+                    break
+        await collect(gateway, ask(journal=False))
+        engine.reason = "length"
+        await collect(gateway, ask())
+        last = await collect(gateway, ask())
+    assert finish(last).receipt.cache == CacheInfo("miss")
+    assert len(engine.requests) == 4
+
+
+async def test_a_vector_is_made_only_where_it_is_of_use(tmp_path: Path) -> None:
+    embedder = CountingEmbedder()
+    async with remembering(tmp_path, embedder=embedder) as gateway:
+        await collect(gateway, ask(sampling=Sampling(temperature=1.5)))
+        await collect(gateway, ask("continue"))
+        assert embedder.texts == []
+        await collect(gateway, ask())
+        await collect(gateway, ask())
+        assert embedder.texts == [SKY]
+
+
+async def test_without_an_embedder_the_same_words_are_still_known(tmp_path: Path) -> None:
+    class NoEmbedder(FakeEmbedder):
+        async def embed(self, inputs: object) -> Any:
+            raise ModelNotFound("minilm")
+
+    engine = FakeEngine()
+    async with remembering(tmp_path, engine, embedder=NoEmbedder()) as gateway:
+        await collect(gateway, ask())
+        assert finish(await collect(gateway, ask())).receipt.cache.verdict == "semantic"
+        other = await collect(gateway, ask("Please say why the sky is blue."))
+    assert finish(other).receipt.cache == CacheInfo("miss")
+
+
+async def test_a_cache_that_cannot_be_used_is_told_once_and_costs_no_answer(tmp_path: Path) -> None:
+    tries = []
+
+    def broken() -> AnswerCache:
+        tries.append(1)
+        raise StorageError("cache.db cannot be written.")
+
+    async with remembering(tmp_path, open_cache=broken) as gateway:
+        first = await collect(gateway, ask())
+        second = await collect(gateway, ask())
+
+    notices = [event for event in first + second if isinstance(event, Notice)]
+    assert [notice.text for notice in notices] == ["Kept answers are not used: cache.db cannot be written."]
+    assert answer(first) == answer(second)
+    assert finish(second).usage == finish(first).usage
+    assert len(tries) == 1
+
+
+async def test_a_thumb_down_blocks_and_a_deleted_chat_takes_its_answer_along(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as gateway:
+        assert gateway.memory is not None
+        await collect(gateway, ask())
+        hit = finish(await collect(gateway, ask())).receipt.cache
+        assert hit.entry_id is not None
+        assert await gateway.memory.blame(hit.entry_id)
+        again = finish(await collect(gateway, ask()))
+        assert again.receipt.cache == CacheInfo("miss")
+        assert finish(await collect(gateway, ask())).receipt.cache.verdict == "semantic"
+
+        assert again.chat_id is not None
+        assert await gateway.memory.delete_chats([again.chat_id])
+        assert finish(await collect(gateway, ask())).receipt.cache == CacheInfo("miss")

@@ -1,0 +1,163 @@
+"""Which requests share answers, and which share none with anybody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edgecloud.cache.eligibility import FRESH_S
+from edgecloud.cache.key import key_of
+from edgecloud.types import ChatRequest, Constraint, Message, Sampling, Tool
+
+from .building import ask, make_key
+
+QUESTION = "Why is the sky blue?"
+
+
+def talk(*texts: str, **fields: Any) -> ChatRequest:
+    """A conversation, the user's turns and answers in turn."""
+    roles = ("user", "assistant")
+    messages = tuple(Message(roles[place % 2], text) for place, text in enumerate(texts))
+    return ChatRequest(messages=messages, **{"door": "ask", **fields})
+
+
+def test_another_wording_is_in_the_same_partition() -> None:
+    assert make_key(QUESTION).partition == make_key("What makes the sky blue?").partition
+    assert make_key(QUESTION).wording == make_key("  Why is the   sky blue?\n").wording
+    assert make_key(QUESTION).wording != make_key("What makes the sky blue?").wording
+
+
+# cases: R47, R53, R55
+@pytest.mark.parametrize(
+    "other",
+    [
+        ask(QUESTION, tenant="abc"),
+        ask(QUESTION, private=True),
+        ask(QUESTION, constraint=Constraint("json")),
+        ask(QUESTION, stop=("\n",)),
+        ask(QUESTION, sampling=Sampling(frequency_penalty=1.0)),
+        ask(QUESTION, template_kwargs={"enable_thinking": False}),
+        talk("Who leads Apple?", "Tim Cook.", QUESTION),
+        ChatRequest(messages=(Message("system", "Be brief."), Message("user", QUESTION)), door="ask"),
+        ChatRequest(messages=(Message("user", QUESTION),), door="http"),
+    ],
+)
+def test_what_else_differs_parts(other: ChatRequest) -> None:
+    assert key_of(other).partition not in (None, make_key(QUESTION).partition)
+
+
+# cases: R47
+def test_the_same_turn_in_two_conversations_is_two_questions() -> None:
+    one = talk("Who leads Apple?", "Tim Cook.", "How old is he now, roughly?")
+    other = talk("Who leads Tesla?", "Elon Musk.", "How old is he now, roughly?")
+    old = talk("Who leads Tesla?", "Elon Musk.", "How old is he?")
+    cold = Sampling(temperature=0)
+
+    assert key_of(old).partition not in (None, key_of(talk("Who?", "Tim Cook.", "How old is he?")).partition)
+    assert (
+        key_of(talk(*(m.content for m in one.messages), sampling=cold)).exact
+        != key_of(talk(*(m.content for m in other.messages), sampling=cold)).exact
+    )
+
+
+def test_who_asks_and_how_urgently_does_not_part() -> None:
+    other = ask(
+        QUESTION, model="m", deadline_s=1, chat_id="c", offline=True, max_tokens=9, mode="local", fresh=True
+    )
+    assert key_of(other).partition == make_key(QUESTION).partition
+
+
+# cases: R54, R58
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "short"),
+        ("continue", "short"),
+        ("yes", "short"),
+        ("fix it", "short"),
+        ("please send Bob 50 euros", "done"),
+        ("Can you remind me to call Ann?", "done"),
+        ("Write me a poem about the sea", "new each time"),
+        ("give me another idea for dinner", "new each time"),
+        ("what is 17 * 23 in all?", "code or sums"),
+        ("what does ```x = 1``` do here", "code or sums"),
+        ("What is the weather like in Oslo?", "grows old"),
+        ("Who is the current president of France?", "grows old"),
+        ("wie wird das Wetter in Berlin", "language"),
+        ("pourquoi le ciel est bleu", "language"),
+        ("为什么 天空 是 蓝色 的", "language"),
+        ("why is the sky blue? " * 60, "longer"),
+    ],
+)
+def test_what_similarity_cannot_tell_has_no_partition(text: str, why: str) -> None:
+    key = make_key(text)
+    assert key.partition is None
+    assert why in key.reason
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ask(QUESTION, sampling=Sampling(temperature=1.0)),
+        ask(QUESTION, sampling=Sampling(seed=7)),
+        ask(QUESTION, logprobs=2),
+        ChatRequest(messages=(Message("user", QUESTION, images=("data:image/png;base64,AA",)),)),
+        ChatRequest(prompt="Why is the sky blue?"),
+        talk("Why is the sky blue?", "Because"),
+    ],
+)
+def test_requests_that_ask_for_one_wording_or_for_variety_have_no_partition(request_: ChatRequest) -> None:
+    assert key_of(request_).partition is None
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ask(QUESTION, tools=(Tool("weather"),), sampling=Sampling(temperature=0)),
+        ask(QUESTION, n=2, sampling=Sampling(temperature=0)),
+    ],
+)
+def test_tools_and_several_choices_are_not_kept_at_all(request_: ChatRequest) -> None:
+    assert not key_of(request_).is_cached
+
+
+# cases: R58
+def test_only_a_repeatable_request_has_an_exact_key() -> None:
+    assert make_key(QUESTION).exact is None
+    assert make_key(QUESTION, sampling=Sampling(temperature=1.0)).exact is None
+    assert make_key(QUESTION, sampling=Sampling(temperature=0)).exact is not None
+    assert make_key("continue", sampling=Sampling(temperature=1.0, seed=3)).exact is not None
+
+
+# cases: R55
+def test_the_exact_key_holds_everything_that_the_answer_depends_on() -> None:
+    cold = Sampling(temperature=0)
+    image = ChatRequest(messages=(Message("user", "?", images=("data:a",)),), door="ask", sampling=cold)
+    keys = [
+        make_key(QUESTION, sampling=cold).exact,
+        make_key(QUESTION + " ", sampling=cold).exact,
+        make_key(QUESTION, sampling=Sampling(temperature=0, logit_bias={5: 1.0})).exact,
+        make_key(QUESTION, sampling=cold, logprobs=1).exact,
+        make_key(QUESTION, sampling=cold, tenant="abc").exact,
+        make_key(QUESTION, sampling=Sampling(seed=1)).exact,
+        make_key(QUESTION, sampling=Sampling(seed=2)).exact,
+        key_of(image).exact,
+    ]
+    assert len(set(keys)) == len(keys)
+    # Greedy: what else is said of drawing changes nothing.
+    assert make_key(QUESTION, sampling=Sampling(temperature=0, top_k=5, seed=1)).exact == keys[0]
+
+
+# cases: R62
+def test_an_answer_about_a_moment_is_kept_for_minutes() -> None:
+    assert make_key("What is the latest news on Mars?").lifetime_s == FRESH_S
+    assert make_key(QUESTION).lifetime_s == 30 * 86400
+    assert key_of(ask(QUESTION), lifetime_s=60).lifetime_s == 60
+
+
+def test_other_languages_are_compared_where_the_embedder_knows_them() -> None:
+    german = ask("Warum ist der Himmel über dem Meer so blau?")
+    assert key_of(german).partition is None
+    assert key_of(german, languages=("en", "de")).partition is not None
+    assert key_of(german, languages=("de",)).partition != key_of(ask(QUESTION)).partition
