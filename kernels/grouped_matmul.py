@@ -128,7 +128,9 @@ def launch_grouped_matmul(
     y = torch.empty(num_rows, num_outputs, dtype=x.dtype, device=x.device)
     if y.numel() == 0:
         return y
-    rows, columns = (16, 64) if num_rows <= 16 else (min(next_power_of_2(num_rows), 128), 128)
+    rows = min(max(next_power_of_2(num_rows), 16), 128)
+    # Enough bytes for each thread to load 16 at once.
+    columns = 64 if rows == 16 and group * bits >= 512 else 128
     grid = cdiv(num_rows, rows), cdiv(num_outputs, columns)
     # Few rows only: with more, the partial sums would cost what the split gains.
     wanted = cdiv(PROGRAMS, grid[0] * grid[1]) if num_rows <= 16 else 1

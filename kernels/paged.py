@@ -148,8 +148,8 @@ def _attention_kernel(
                     if V_TRANSPOSED:
                         v_place = tl.max_contiguous(v_place, 16)
 
-                # A dead key's V may be NaN, and 0 * NaN would reach the sum. Codes are never NaN: their dead
-                # keys are read, which keeps the loads wide, and only their scales are masked.
+                # A dead key's V may be NaN, and 0 * NaN would reach the sum; K is masked to save reading
+                # it. Codes are never NaN: dead ones are read, which keeps loads wide, and their scales masked.
                 k_mask = in_dim[:, None]
                 if not QUANTIZED and phase != 1:
                     k_mask = k_mask & exists[None, :]
@@ -187,14 +187,15 @@ def _attention_kernel(
                 largest = now
 
     has_keys = total > 0.0
-    out = sums / tl.where(has_keys, total, 1.0)[:, None]
+    # NaN for a row without keys: of a split, whose values the merge does not read then.
+    out = sums / total[:, None]
     out_mask = is_row[:, None] & in_dim[None, :]
     if SPLIT:
         compact = (tile * BQ + row // G).to(tl.int64) * num_heads + head
         compact = compact * num_splits + split
         lse2 = tl.where(has_keys, largest + tl.log2(tl.where(has_keys, total, 1.0)), float("-inf"))
         tl.store(LSE2 + compact, lse2, mask=is_row)
-        tl.store(VALUES + compact[:, None] * DIM + at[None, :], out, mask=out_mask & has_keys[:, None])
+        tl.store(VALUES + compact[:, None] * DIM + at[None, :], out, mask=out_mask)
     else:
         out_at = OUT + ((first_row + query) * num_heads + head)[:, None] * DIM + at[None, :]
         tl.store(out_at, out.to(OUT.dtype.element_ty), mask=out_mask)

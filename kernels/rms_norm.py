@@ -27,8 +27,9 @@ def rms_norm_reference(x: torch.Tensor, weight: torch.Tensor, eps: float) -> tor
 
 def rms_norm_cpu(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     wide = x.float()
-    factor: torch.Tensor = torch.linalg.vecdot(wide, wide).div_(x.shape[-1]).add_(eps).rsqrt_().unsqueeze(-1)
-    return (wide * factor).mul_(weight).to(x.dtype)
+    factor = torch.linalg.vecdot(wide, wide).div_(x.shape[-1]).add_(eps).rsqrt_().unsqueeze(-1)
+    y: torch.Tensor = (wide * factor).mul_(weight)
+    return y.to(x.dtype)
 
 
 def add_rms_norm_reference(

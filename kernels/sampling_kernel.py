@@ -182,8 +182,8 @@ def _sample_kernel(
         seed, position = tl.load(SEED + row), tl.load(POSITION + row)
         seed_low, seed_high = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
         few = tl.arange(0, FEW)
-        best = tl.full([FEW], float("-inf"), tl.float32)
-        best_id = tl.zeros([FEW], tl.int32)
+        top = tl.full([FEW], float("-inf"), tl.float32)
+        top_id = tl.zeros([FEW], tl.int32)
         num_seen = tl.full([], 0, tl.int32)
         for first in range(0, count, FEW):
             is_one = first + few < count
@@ -195,11 +195,11 @@ def _sample_kernel(
             num_seen += tl.sum(equals, 0)
             is_kept = is_one & ((order > edge) | is_early) & (z >= min_z)
             score = z + _gumbel(seed_low, seed_high, position.to(tl.uint32), token)
-            is_better = is_kept & (score > best)
-            best = tl.where(is_better, score, best)
-            best_id = tl.where(is_better, token, best_id)
-        winner = tl.max(best, 0)
-        tl.store(DRAWN + row, tl.min(tl.where(best == winner, best_id, size), 0).to(tl.int64))
+            is_higher = is_kept & (score > top)
+            top = tl.where(is_higher, score, top)
+            top_id = tl.where(is_higher, token, top_id)
+        winner = tl.max(top, 0)
+        tl.store(DRAWN + row, tl.min(tl.where(top == winner, top_id, size), 0).to(tl.int64))
     else:
         tl.store(DRAWN + row, tl.where(is_sound, drawn, -1).to(tl.int64))
 

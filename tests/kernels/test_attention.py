@@ -69,6 +69,26 @@ def test_half_precision(dtype: torch.dtype, cache_dtype: torch.dtype | None) -> 
     assert error_of(step) < TOLERANCE[dtype] * (3 if cache_dtype and dtype == F16 else 1)
 
 
+@pytest.mark.parametrize("dim", [8, 24, 40])
+def test_heads_of_any_size(dim: int) -> None:
+    step = make_step([(1, 1), (65, 1), (40, 20)], kv_heads=2, dim=dim)
+
+    assert error_of(step) < 1e-5
+
+
+def test_a_row_of_padding_is_zero() -> None:
+    """A captured graph is replayed with fewer sequences: the others then have no tokens."""
+    step = make_step([(70, 1), (90, 1)])
+    if not INTERPRETED:
+        pytest.skip("only GPUs capture graphs")
+    step.plan.tables.context_lens[1] = 0
+
+    out = paged_attention(step.q, step.layer, step.plan)
+
+    assert row_error(out[:1], paged_attention_reference(step.q, step.layer, step.plan)[:1]) < 1e-5
+    assert out[1].abs().sum() == 0
+
+
 def test_splits_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged, "SPLIT", 64)
     step = make_step([(1, 1), (64, 1), (65, 1), (250, 1), (250, 16), (129, 2)], group=3)
@@ -149,7 +169,7 @@ def test_blocks_beyond_two_billion_elements_are_found() -> None:
     # Memory that is never touched is never given: this takes a few pages of 2.2 GB.
     cache = allocate_kv_cache(1, 750_000, 64, 1, 16, I8)
     layer = cache.layers[0]
-    plan = plan_attention([0, 1], [70], [[749_999, 3]], 64)
+    plan = plan_attention([0, 1], [70], [[749_999, 749_998]], 64)
     fill(layer, torch.tensor(plan.slots(0, 0, 70)))
     q = torch.randn(1, 2, 16)
     assert layer.k.stride(0) * 749_999 > 2**31
