@@ -59,6 +59,12 @@ class Books:
         reserving = self._submit(lambda ledger: ledger.reserve(request_id, limits, nano))
         await asyncio.shield(asyncio.wrap_future(reserving))
 
+    def prepare(self) -> None:
+        """Open the ledger now, while somebody else computes, so that nobody waits for it at the end."""
+        if self._thread is None:
+            opened = self._submit(lambda ledger: None)
+            opened.add_done_callback(lambda future: future.cancelled() or future.exception())
+
     def settle(self, closing: Closing) -> None:
         """Write how a request ended and what it cost, now or as soon as the disk allows."""
         self._reserved.discard(closing.receipt.id)

@@ -128,6 +128,8 @@ class Gateway:
                     if not isinstance(event, Start):
                         yield event
                         continue
+                    if self.books is not None:
+                        self.books.prepare()
                     yield dataclasses.replace(event, id=request.id, reason=run.reason)
                     if notice is not None:
                         yield Notice("history", f"This answer is not kept: {notice}")
@@ -223,6 +225,12 @@ class Gateway:
     def resting(self) -> list[tuple[str, str, bool]]:
         """Every address that requests were routed to so far: engine, address, whether it rests."""
         return self._routing.engines.resting() if self._routing is not None else []
+
+    async def blame(self, entry_id: str) -> bool:
+        """A person says that a kept answer was wrong: it is given no more, and the bound on wrong ones learns
+        of it. False where there is no such answer. Raises `StorageError`.
+        """
+        return self.memory is not None and await self.memory.blame(entry_id)
 
     async def router_states(self) -> list[dict[str, Any]]:
         """Every engine of the router with the state of its addresses; none without pools."""
