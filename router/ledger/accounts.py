@@ -10,13 +10,16 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from edgecloud.types import Usage
 
-from ..budgets import Limit
-from ..money import Price
 from .entries import AttemptEntry, RequestEntry
 from .reserving import spend
+
+if TYPE_CHECKING:
+    from ..budgets import Limit
+    from ..money import Price
 
 
 def write_request(connection: sqlite3.Connection, entry: RequestEntry) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from edgecloud.errors import BudgetExceeded
 from edgecloud.storage import Owner
 
-from ..budgets import Limit
 from ..money import amount
+
+if TYPE_CHECKING:
+    from ..budgets import Limit
 
 STALE_S = 60.0
 """A reservation without a heartbeat for this long is given up where its process id may be used again."""

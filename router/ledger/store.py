@@ -9,16 +9,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgecloud.errors import NotFound
 from edgecloud.storage import open_database, storage_errors, this_process, transaction
 
-from ..budgets import Limit
-from ..money import Price
 from . import accounts, reading, reserving
 from .entries import AttemptEntry, EngineSums, RequestEntry
 from .tables import MIGRATIONS
+
+if TYPE_CHECKING:
+    from ..budgets import Limit
+    from ..money import Price
 
 
 class Ledger:
