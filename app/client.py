@@ -70,6 +70,10 @@ class GatewayClient:
         result: dict[str, Any] = await self._one("why", id=request_id)
         return result
 
+    async def blame(self, entry_id: str) -> bool:
+        """As `Gateway.blame`."""
+        return bool(await self._one("blame", entry_id=entry_id))
+
     async def ping(self) -> dict[str, Any]:
         """The server's version, pid, URL and health."""
         result: dict[str, Any] = await self._one("ping")

@@ -158,6 +158,8 @@ class SocketServer:
                 yield await gateway.explain(native.load(args["request"]))
             case "why":
                 yield await gateway.why(str(args["id"]))
+            case "blame":
+                yield await gateway.blame(args["entry_id"])
             case "health":
                 yield native.dump(await gateway.health())
             case "stop":

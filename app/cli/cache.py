@@ -77,12 +77,16 @@ def show(state: State, answer: str, as_json: bool) -> None:
 
 @cache.command()
 @click.argument("names", nargs=-1, required=True, metavar="ANSWER...")
+@click.option("--wrong", is_flag=True, help="They were wrong: be more careful with similar questions.")
 @AS_JSON
 @click.pass_obj
-def forget(state: State, names: tuple[str, ...], as_json: bool) -> None:
+def forget(state: State, names: tuple[str, ...], wrong: bool, as_json: bool) -> None:
     """Delete answers for good."""
     with closing(_open(state)) as answers:
         ids = [_find(answers, name).id for name in names]
+        if wrong:
+            for entry_id in ids:
+                answers.blame(entry_id)
         removals = [answers.forget(entry_id) for entry_id in ids]
     _tell(sum(each.num_answers for each in removals), all(each.purged for each in removals), as_json=as_json)
 

@@ -13,6 +13,7 @@ DEADLINE = "x-request-deadline-ms"
 MODE = "x-edgecloud-mode"
 PRIVATE = "x-edgecloud-private"
 FRESH = "x-edgecloud-fresh"
+CACHE = "x-edgecloud-cache"
 
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
@@ -28,8 +29,20 @@ def asked_of(scope: Scope) -> dict[str, Any]:
         "mode": _mode(scope),
         # Whatever else it says than no, privacy was meant.
         "private": (header(scope, PRIVATE.encode()) or "").strip().lower() not in _NO,
-        "fresh": _flag(scope, FRESH),
+        "fresh": _flag(scope, FRESH) or "no-cache" in _cache_control(scope),
+        "cache": _cache(scope),
     }
+
+
+def _cache(scope: Scope) -> bool | None:
+    """Whether kept answers may be given and this one kept; None where the request doesn't say."""
+    if "no-store" in _cache_control(scope):
+        return False
+    return None if header(scope, CACHE.encode()) is None else _flag(scope, CACHE)
+
+
+def _cache_control(scope: Scope) -> list[str]:
+    return [part.strip().lower() for part in (header(scope, b"cache-control") or "").split(",")]
 
 
 def _deadline_s(scope: Scope) -> float | None:
