@@ -31,7 +31,6 @@ _IDENTITY = (
     "model",
     "max_tokens",
     "deadline_s",
-    "mode",
     "fresh",
     "cache",
     "priority",

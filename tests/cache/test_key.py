@@ -34,6 +34,7 @@ def test_another_wording_is_in_the_same_partition() -> None:
     [
         ask(QUESTION, tenant="abc"),
         ask(QUESTION, private=True),
+        ask(QUESTION, mode="quality"),
         ask(QUESTION, constraint=Constraint("json")),
         ask(QUESTION, stop=("\n",)),
         ask(QUESTION, sampling=Sampling(frequency_penalty=1.0)),
@@ -62,9 +63,7 @@ def test_the_same_turn_in_two_conversations_is_two_questions() -> None:
 
 
 def test_who_asks_and_how_urgently_does_not_part() -> None:
-    other = ask(
-        QUESTION, model="m", deadline_s=1, chat_id="c", offline=True, max_tokens=9, mode="local", fresh=True
-    )
+    other = ask(QUESTION, model="m", deadline_s=1, chat_id="c", offline=True, max_tokens=9, fresh=True)
     assert key_of(other).partition == make_key(QUESTION).partition
 
 
