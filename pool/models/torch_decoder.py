@@ -16,6 +16,7 @@ from edgecloud.kernels.silu_mul import silu_mul
 from ..plan import StepPlan
 from .config import DecoderConfig
 from .decoder import rotary_tables
+from .graphs import DecodeGraphs
 from .linear import Linear, linear_of
 from .matrices import FORMS, DecoderWeights, LayerWeights
 
@@ -33,7 +34,10 @@ class _Layer(NamedTuple):
 
 
 class TorchDecoder:
-    """Implements `Decoder`. Activations are in the type of the weights, float32 beside int8 ones on a CPU."""
+    """Implements `Decoder`. Activations are in the type of the weights, float32 beside int8 ones on a CPU.
+
+    On a GPU, steps of up to `max_running` decodes are CUDA graphs.
+    """
 
     def __init__(
         self,
@@ -62,8 +66,22 @@ class TorchDecoder:
         self._embedding = weights.embedding.weight.to(device)
         scale = weights.embedding.scale
         self._embedding_scale = None if scale is None else scale.to(device)
+        self._graphs: DecodeGraphs | None = None
+        if device.type == "cuda" and max_running:
+            with torch.inference_mode():
+                self._graphs = DecodeGraphs(
+                    self.compute,
+                    config.windows,
+                    max_rows=max_running,
+                    context=context,
+                    num_blocks=num_blocks,
+                    block_size=block_size,
+                    device=device,
+                )
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
+        if self._graphs is not None and (hidden := self._graphs.run(plan)) is not None:
+            return hidden
         tokens, positions, slots = (
             torch.tensor(numbers, device=self._device)
             for numbers in (plan.tokens, plan.positions, plan.slots)
