@@ -10,6 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import platformdirs
+
+# How often GNU OpenMP's threads look before they sleep at a barrier, of which a step has hundreds. By default
+# they spin for milliseconds, which on a busy machine keeps the very thread they wait for from running
+# (bench/threads.py). Read when torch loads it.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 import torch
 
 from edgecloud.errors import ConfigError
@@ -149,5 +155,4 @@ def load_runner(plan: ModelPlan, config: PoolConfig, *, name: str = "", threads:
 
 def library_folder() -> Path:
     """Where compiled code is kept between runs."""
-    override = os.environ.get("EDGECLOUD_CACHE_DIR")
-    return Path(override) if override else Path(platformdirs.user_cache_dir("edgecloud")) / "native"
+    return Path(platformdirs.user_cache_dir("edgecloud")) / "native"
