@@ -41,6 +41,7 @@ def open_engine(settings: Settings) -> PoolEngine:
     that the pool can't compute, `ConfigError` for settings that can't be.
     """
     wanted = settings.pool_server
+    template = _template(wanted)
     path, name, variant = _find(wanted.model or settings.model, settings)
     plan = plan_model(path, device=wanted.device, kv_type=wanted.kv_type, block_size=wanted.block_size)
     config = pool_config(plan, wanted, _free_bytes(plan))
@@ -51,7 +52,7 @@ def open_engine(settings: Settings) -> PoolEngine:
         runner.facts.model,
         variant=variant,
         fingerprint=runner.facts.fingerprint,
-        chat_template=_template(wanted),
+        chat_template=template,
     )
     return PoolEngine(
         runner,

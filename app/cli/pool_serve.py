@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgecloud.errors import ConfigError
 from edgecloud.settings import ServerSettings, Settings
 
 from .serve import CLOSE_S, require_key_beyond_loopback
@@ -94,8 +95,14 @@ async def _serve(settings: Settings, sockets: Sequence[socket.socket], build: Bu
 
 
 def _open(settings: Settings) -> PoolEngine:
-    from ...pool.open import open_engine
-
+    try:
+        from ...pool.open import open_engine
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "safetensors"):
+            raise
+        raise ConfigError(
+            f"Serving a pool needs {error.name}, which is not installed: `pip install 'edgecloud[pool]'`."
+        ) from None
     return open_engine(settings)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import signal
+import sys
 
 import httpx
 import pytest
@@ -48,6 +49,18 @@ def test_a_network_is_not_let_in_without_a_key() -> None:
 
     assert isinstance(result.exception, ConfigError)
     assert "--api-key" in result.exception.message
+
+
+def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [
+        name for name in sys.modules if name.startswith(("edgecloud.pool.open", "edgecloud.pool.load"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = CliRunner().invoke(pool, ["serve", "--port", "0"], obj=State())
+
+    assert isinstance(result.exception, ConfigError)
+    assert "edgecloud[pool]" in result.exception.message
 
 
 @pytest.mark.parametrize("flags", [["--policy", "lifo"], ["--device", "tpu"], ["--max-running", "0"]])
