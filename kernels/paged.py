@@ -149,7 +149,7 @@ def _attention_kernel(
                         v_place = tl.max_contiguous(v_place, 16)
 
                 # A dead key's V may be NaN, and 0 * NaN would reach the sum; K is masked to save reading
-                # it. Codes are never NaN: dead ones are read, which keeps loads wide, and their scales masked.
+                # it. Codes are never NaN: dead ones are read, to keep loads wide; their scales are masked.
                 k_mask = in_dim[:, None]
                 if not QUANTIZED and phase != 1:
                     k_mask = k_mask & exists[None, :]

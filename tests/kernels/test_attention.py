@@ -165,6 +165,7 @@ def test_the_scale_is_the_callers() -> None:
     assert row_error(out, paged_attention_reference(step.q, step.layer, step.plan, 0.5)) < 1e-5
 
 
+@pytest.mark.slow
 def test_blocks_beyond_two_billion_elements_are_found() -> None:
     # Memory that is never touched is never given: this takes a few pages of 2.2 GB.
     cache = allocate_kv_cache(1, 750_000, 64, 1, 16, I8)

@@ -47,10 +47,19 @@ def test_every_slot_gets_its_row_and_no_other_changes(
         assert torch.equal(content(ours), content(theirs))
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "rotary"), [(3, 1, 64, 64), (9, 9, 16, 8), (10, 2, 80, 80)]
+    ("dtype", "interleaved", "heads", "kv_heads", "dim", "rotary"),
+    [
+        (torch.float32, False, 3, 1, 64, 64),
+        (torch.float32, True, 9, 9, 16, 8),
+        (torch.bfloat16, False, 10, 2, 80, 80),
+        (torch.float16, True, 3, 1, 64, 64),
+        (I8, False, 9, 9, 16, 8),
+        (I8, True, 10, 2, 80, 80),
+        (FP8, False, 3, 1, 64, 64),
+        (FP8, False, 10, 2, 80, 24),
+    ],
+    ids=str,
 )
 def test_keys_are_rotated_before_they_are_written(
     dtype: torch.dtype, interleaved: bool, heads: int, kv_heads: int, dim: int, rotary: int
@@ -110,6 +119,7 @@ def test_a_row_of_zeros_stays_one(dtype: torch.dtype) -> None:
     assert scale[0, 5].item() > 0
 
 
+@pytest.mark.slow
 def test_slots_beyond_two_billion_elements_are_found() -> None:
     cache = allocate_kv_cache(1, 750_000, 64, 1, 16, I8)
     k = torch.randn(1, 1, 16)
