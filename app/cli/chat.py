@@ -1,4 +1,4 @@
-"""`edgecloud chat`, and `edgecloud` alone: the chat in the terminal."""
+"""`edgecloud chat`, and `edgecloud` alone: the chat in the terminal, line by line, or in a browser."""
 
 from __future__ import annotations
 
@@ -27,16 +27,14 @@ Exit codes:
 @click.option("-s", "--system", default="", metavar="TEXT", help="The system prompt.")
 @click.option("-c", "--continue", "continues", is_flag=True, help="Continue the last chat.")
 @click.option("--chat", "chat_id", metavar="ID", help="Continue this chat (edgecloud history list).")
-@click.option(
-    "--mode", type=click.Choice(get_args(Mode)), default="auto", help="What the router is to prefer."
-)
+@click.option("--mode", type=click.Choice(get_args(Mode)), default="auto", help="What the router aims at.")
 @click.option("--private", is_flag=True, help="Keep the chat on this machine.")
 @click.option("--offline", is_flag=True, help="Connect to nothing but this machine.")
 @click.option("--theme", default="", metavar="NAME", help="dark, light, ansi, or a theme of Textual's.")
 @click.option("--inline", is_flag=True, help="A small chat in place, below the last command.")
-@click.option(
-    "--plain", is_flag=True, help="Line by line, without a screen: for screen readers and slow lines."
-)
+@click.option("--plain", is_flag=True, help="Line by line, without a screen: for screen readers.")
+@click.option("--web", is_flag=True, help="In a browser on this machine; prints an address that opens once.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="For --web; 0 takes a free one.")
 @click.pass_obj
 def chat(
     state: State,
@@ -52,20 +50,27 @@ def chat(
     theme: str,
     inline: bool,
     plain: bool,
+    web: bool,
+    port: int,
 ) -> None:
     """Chat in the terminal. PROMPT is what stands in the prompt to begin with."""
     from ..tui.state.preferences import Preferences
 
     if continues and chat_id:
         raise BadRequest("Give --continue or --chat, not both.")
+    if inline + plain + web > 1:
+        raise BadRequest("Give one of --inline, --plain and --web.")
     state.offline |= offline
     preferences = Preferences(system=system, model=model, mode=mode, private=private)
     which = "last" if continues else chat_id
-    code = (
-        _plain(state, preferences, which)
-        if plain
-        else _screen(state, preferences, which, " ".join(prompt), theme, inline=inline)
-    )
+    if web:
+        code = _web(state, preferences, theme, port)
+    elif plain:
+        from ..tui.plain import run_plain
+
+        code = run_plain(state.settings(), state.open_gateway, preferences, which)
+    else:
+        code = _screen(state, preferences, which, " ".join(prompt), theme, inline=inline)
     raise click.exceptions.Exit(code)
 
 
@@ -79,16 +84,25 @@ def open_chat(state: State) -> int:
 def _screen(
     state: State, preferences: Preferences, chat: str | None, prompt: str, theme: str, *, inline: bool
 ) -> int:
-    from ..tui.terminal import is_there
+    from ..tui.terminal import in_browser, is_there
 
-    if not is_there():
+    if not is_there() and not in_browser():
         raise BadRequest("The chat needs a terminal: use `edgecloud ask` in scripts, or --plain.")
     from ..tui.run import Options, run
 
     return run(state.settings(), state.open_gateway, Options(preferences, chat, prompt, theme, inline))
 
 
-def _plain(state: State, preferences: Preferences, chat: str | None) -> int:
-    from ..tui.plain import run_plain
+def _web(state: State, preferences: Preferences, theme: str, port: int) -> int:
+    from ..tui.web.run import run_web
+    from ..tui.web.server import chat_command
 
-    return run_plain(state.settings(), state.open_gateway, preferences, chat)
+    # What was said of this chat holds for every one that is opened there.
+    arguments = ["--offline"] * state.offline + ["chat", "--model", preferences.model]
+    arguments += ["--system", preferences.system, "--mode", preferences.mode, "--theme", theme]
+    command = chat_command(arguments + ["--private"] * preferences.private)
+
+    def announce(address: str) -> None:
+        click.echo(f"Open {address} in a browser on this machine, once. Ctrl-C ends it.", err=True)
+
+    return run_web(state.settings(), command, port, announce)

@@ -13,6 +13,7 @@ from textual.worker import WorkerFailed
 from edgecloud.settings import Settings
 
 from . import clipboard
+from .draft import DraftFile
 from .ports import Gateway, Store
 from .screens.chat import ChatScreen
 from .state.commands import COMMANDS
@@ -43,6 +44,7 @@ class EdgeCloudApp(App[None]):
         prompt: str = "",
         theme: str = "dark",
         keys: dict[str, str] | None = None,
+        draft: DraftFile | None = None,
         crashed: Callable[[Exception], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -50,7 +52,14 @@ class EdgeCloudApp(App[None]):
         self.gateway = gateway
         self.store = store
         self.chat = ChatScreen(
-            gateway, store, settings, preferences=preferences, open_chat=open_chat, prompt=prompt, clock=clock
+            gateway,
+            store,
+            settings,
+            preferences=preferences,
+            open_chat=open_chat,
+            prompt=prompt,
+            draft=draft,
+            clock=clock,
         )
         self.theme = THEMES.get(theme, theme)
         self.set_keymap(keys or {})
@@ -79,7 +88,7 @@ class EdgeCloudApp(App[None]):
     async def leave(self, code: int) -> None:
         """End with an exit code; what was typed is kept with its chat."""
         try:
-            await self.chat.leave()
+            await self.chat.keep()
         finally:
             self.exit(return_code=code)
 

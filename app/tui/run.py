@@ -7,15 +7,16 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from edgecloud.settings import Settings
+from edgecloud.settings import Settings, data_dir
 
-from ..cli.logs import log_bug
+from ..cli.logs import log_bug, redirect_native_output
 from ..cli.shell import complain
 from .app import EdgeCloudApp
+from .draft import DraftFile
 from .input_filter import install as install_input_filter
 from .ports import Gateway, open_store, which_chat
 from .state.preferences import Preferences
-from .terminal import Terminal
+from .terminal import Terminal, in_browser
 
 CLOSE_S = 5.0
 
@@ -36,8 +37,12 @@ def run(settings: Settings, open_gateway: Callable[[Settings], Awaitable[Gateway
     """Chat until the user leaves; returns the exit code. Raises `EdgeCloudError` if there is no beginning."""
     crashes: list[Exception] = []
     install_input_filter()
-    with Terminal() as terminal:
-        code = asyncio.run(_run(terminal, settings, open_gateway, options, crashes.append))
+    if in_browser():
+        redirect_native_output()
+        code = asyncio.run(_run(None, settings, open_gateway, options, crashes.append))
+    else:
+        with Terminal() as terminal:
+            code = asyncio.run(_run(terminal, settings, open_gateway, options, crashes.append))
     if crashes:
         place = log_bug(crashes[0])
         return complain(
@@ -49,7 +54,7 @@ def run(settings: Settings, open_gateway: Callable[[Settings], Awaitable[Gateway
 
 
 async def _run(
-    terminal: Terminal,
+    terminal: Terminal | None,
     settings: Settings,
     open_gateway: Callable[[Settings], Awaitable[Gateway]],
     options: Options,
@@ -68,6 +73,7 @@ async def _run(
             prompt=options.prompt,
             theme=options.theme or settings.chat.theme,
             keys=dict(settings.chat.keys),
+            draft=DraftFile(data_dir() / "draft.md") if settings.history.enabled else None,
             crashed=crashed,
         )
         leaving: set[asyncio.Task[None]] = set()
@@ -75,13 +81,13 @@ async def _run(
         def leave(code: int) -> None:
             leaving.add(asyncio.ensure_future(app.leave(code)))
 
-        with terminal.signals(leave):
+        with terminal.signals(leave) if terminal is not None else contextlib.nullcontext():
             await app.run_async(inline=options.inline, inline_no_clear=options.inline)
             return app.return_code or 0
     finally:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 if app is not None:
-                    await app.chat.stop_all()
+                    await app.chat.keep()
                 await gateway.aclose()
                 await store.aclose()

@@ -37,6 +37,11 @@ def is_there() -> bool:
     return _is_terminal(0) and (_is_terminal(1) or _is_terminal(2))
 
 
+def in_browser() -> bool:
+    """Whether this process draws for a browser (`edgecloud chat --web`), so that it needs no terminal."""
+    return os.environ.get("TEXTUAL_DRIVER", "").endswith(":WebDriver")
+
+
 class Terminal:
     """Use as a context: what is drawn goes to the terminal, whatever else writes to fd 2 to the log."""
 

@@ -64,7 +64,7 @@ class FakeCatalog:
         return self.fake_embedder
 
     async def cards(self) -> list[ModelCard]:
-        cards = [ModelCard("auto", "auto")]
+        cards = [ModelCard("auto", "auto", detail=self.default)]
         for engine in self.engines.values():
             aliases = ("alias",) if engine.name == self.default else ()
             context = (await engine.capabilities()).context

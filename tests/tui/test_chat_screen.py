@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from textual import events
 from textual.widgets import Input, OptionList, Static
 
+from edgecloud.app.tui.screens.compare import CompareScreen
 from edgecloud.app.tui.screens.dialogs import Reader
 from edgecloud.app.tui.screens.picker import Picker
 from edgecloud.app.tui.state.commands import COMMANDS
@@ -19,10 +21,13 @@ from edgecloud.app.tui.widgets.receipt import ReceiptLine
 from edgecloud.app.tui.widgets.sidebar import ChatList, Sidebar
 from edgecloud.app.tui.widgets.turns import AnswerView, TurnView
 from edgecloud.errors import UpstreamError
-from edgecloud.settings import PoolEntry, Settings
+from edgecloud.settings import BudgetSettings, PoolEntry, Settings, load
+from edgecloud.types import CacheInfo
 from tests.support.fake_engine import FakeEngine
 
 from .chatting import driven, make_app, until, words
+
+ROOT = Path(__file__).parents[2]
 
 
 async def test_an_answer_streams_and_ends_with_its_receipt(tmp_path: Path) -> None:
@@ -44,7 +49,7 @@ async def test_an_answer_streams_and_ends_with_its_receipt(tmp_path: Path) -> No
 
 
 async def test_a_fence_streamed_a_character_at_a_time_survives_a_change_of_theme(tmp_path: Path) -> None:
-    # cases: A1
+    # cases: TA1
     code = "def f():\n    return 1\n\n\nx = f()"
     engine = FakeEngine([c.encode() for c in f"```python\n{code}\n```\ndone"])
     async with driven(make_app(tmp_path, engine)) as user:
@@ -68,7 +73,7 @@ async def test_a_first_run_explains_itself_in_three_lines_above_the_focused_prom
 
 
 async def test_what_is_typed_while_an_answer_comes_waits_and_can_be_taken_back(tmp_path: Path) -> None:
-    # cases: B10
+    # cases: TB10
     engine = FakeEngine(hang_at=0)
     async with driven(make_app(tmp_path, engine)) as user:
         await user.ask("one", wait=False)
@@ -91,8 +96,11 @@ async def test_an_error_is_a_sentence_in_the_chat(tmp_path: Path) -> None:
         assert "[/] The pool is away: try again later. · Tab, r asks again" in user.screen_text()
 
 
-async def test_no_command_ends_the_app_whatever_follows_it(tmp_path: Path) -> None:
-    # cases: C11
+async def test_no_command_ends_the_app_whatever_follows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # cases: TC11
+    monkeypatch.chdir(tmp_path)  # where /export writes
     async with driven(make_app(tmp_path)) as user:
         await user.ask("hi")
         for command in COMMANDS:
@@ -129,7 +137,7 @@ def test_our_label_shows_what_a_plain_one_chokes_on() -> None:
 
 
 async def test_a_thousand_messages_open_with_few_widgets(tmp_path: Path) -> None:
-    # cases: A3
+    # cases: TA3
     app = make_app(tmp_path)
     async with driven(app) as user:
         await user.ask("hi")
@@ -224,7 +232,7 @@ async def test_a_fork_is_a_chat_of_its_own(tmp_path: Path) -> None:
 
 
 async def test_chats_are_found_opened_renamed_and_deleted(tmp_path: Path) -> None:
-    # cases: E14
+    # cases: TE14
     async with driven(make_app(tmp_path), size=(120, 36)) as user:
         await user.ask("the [first] question")
         await user.do("/new")
@@ -254,7 +262,7 @@ async def test_chats_are_found_opened_renamed_and_deleted(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("suffix", ["json", "md"])
 async def test_a_chat_comes_back_from_its_file(tmp_path: Path, suffix: str) -> None:
-    # cases: E14
+    # cases: TE14
     async with driven(make_app(tmp_path)) as user:
         await user.ask("one")
         await user.ask("two\n\n```\n## user\n```")
@@ -327,11 +335,11 @@ async def test_what_would_be_sent_can_be_read_first(tmp_path: Path) -> None:
 
 
 async def test_a_paste_of_a_megabyte_is_a_chip_and_is_sent_whole(tmp_path: Path) -> None:
-    # cases: B3
+    # cases: TB3
     engine = FakeEngine(context=10**9)
     pasted = "\n".join(f"line {number} of the paste" for number in range(45_000))
     async with driven(make_app(tmp_path, engine)) as user:
-        # To the app: posted to the widget, it would be inserted twice (cases: B4).
+        # To the app: posted to the widget, it would be inserted twice (cases: TB4).
         user.app.post_message(events.Paste(pasted))
         await until(lambda: user.chat.prompt.text)
         assert user.chat.prompt.text == "[pasted 45,000 lines]"
@@ -343,7 +351,7 @@ async def test_a_paste_of_a_megabyte_is_a_chip_and_is_sent_whole(tmp_path: Path)
 
 
 async def test_the_order_of_tab_is_fixed(tmp_path: Path) -> None:
-    # cases: B7
+    # cases: TB7
     async with driven(make_app(tmp_path), size=(120, 36)) as user:
         await user.ask("one")
         await user.ask("two")
@@ -356,7 +364,7 @@ async def test_the_order_of_tab_is_fixed(tmp_path: Path) -> None:
 
 
 async def test_keys_can_be_changed_by_their_id(tmp_path: Path) -> None:
-    # cases: B8
+    # cases: TB8
     async with driven(make_app(tmp_path, keys={"chat.new": "ctrl+g"})) as user:
         await user.ask("one")
         await user.pilot.press("ctrl+g")
@@ -366,7 +374,7 @@ async def test_keys_can_be_changed_by_their_id(tmp_path: Path) -> None:
 
 
 async def test_every_binding_of_ours_has_an_id(tmp_path: Path) -> None:
-    # cases: B8
+    # cases: TB8
     async with driven(make_app(tmp_path)) as user:
         ours = [user.app, user.chat, user.chat.prompt, user.chat.transcript, user.chat.query_one(ChatList)]
         bindings = [binding for node in ours for binding in type(node).BINDINGS]
@@ -388,7 +396,7 @@ async def test_help_follows_the_focus(tmp_path: Path) -> None:
 
 
 async def test_ctrl_c_stops_and_only_twice_at_rest_leaves(tmp_path: Path) -> None:
-    # cases: C2
+    # cases: TC2
     engine = FakeEngine(hang_at=0)
     async with driven(make_app(tmp_path, engine)) as user:
         await user.ask("one", wait=False)
@@ -432,7 +440,7 @@ async def test_text_selected_over_wrapped_lines_is_copied_without_their_breaks(t
 
 
 async def test_a_copy_says_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # cases: E13
+    # cases: TE13
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     async with driven(make_app(tmp_path)) as user:
@@ -462,3 +470,126 @@ async def test_the_sidebar_comes_and_goes(tmp_path: Path) -> None:
         await user.pilot.press("ctrl+o")
         await user.settled()
         assert not sidebar.display
+
+
+async def test_a_theme_that_was_chosen_is_kept(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.do("/theme textual-light")
+
+        assert user.app.theme == "textual-light"
+    assert load().chat.theme == "textual-light"
+
+
+async def test_two_models_answer_side_by_side_and_one_is_picked(tmp_path: Path) -> None:
+    small = FakeEngine(words("the small answer"), name="small")
+    big = FakeEngine(words("the big answer"), name="big", hang_at=2)
+    async with driven(make_app(tmp_path, small, big)) as user:
+        await user.type("which one?")
+        user.chat.run_command("compare")
+        await until(lambda: isinstance(user.app.screen, CompareScreen))
+        await until(lambda: "the small answer" in user.screen_text() and "the big" in user.screen_text())
+        await user.pilot.pause(0.2)
+        assert "small" in user.screen_text()
+
+        await user.pilot.press("1")
+        await until(lambda: user.app.screen is user.chat)
+        await user.settled()
+        assert [node.message.content for node in user.session.conversation.path] == [
+            "which one?",
+            "the small answer",
+        ]
+        assert big.cancelled == ["decode"]
+        chat, _, _ = await user.app.store.chat(user.session.chat_id or "")
+        assert {stored.message.content for stored in chat.messages} == {
+            "which one?", "the small answer", "the big ",
+        }  # fmt: skip
+        assert chat.conversation[-1].message.content == "the small answer"
+
+
+async def test_the_dashboard_adds_up_what_was_asked(tmp_path: Path) -> None:
+    settings = Settings(budget=BudgetSettings(per_day=1.0))
+    async with driven(make_app(tmp_path, FakeEngine(name="fake"), settings=settings), size=(160, 50)) as user:
+        await user.ask("one")
+        await user.ask("two")
+        await user.pilot.press("f3")
+        await until(lambda: "2 answers" in user.screen_text())
+
+        assert "today free of $1.00" in user.screen_text()
+        assert "fake" in user.screen_text()
+        await user.pilot.press("escape")
+        await until(lambda: user.app.screen is user.chat)
+
+
+async def test_a_wrong_answer_from_the_cache_is_forgotten(tmp_path: Path) -> None:
+    # cases: TE9
+    app = make_app(tmp_path)
+    blamed: list[str] = []
+
+    async def blame(entry_id: str) -> bool:
+        blamed.append(entry_id)
+        return True
+
+    app.gateway.blame = blame  # type: ignore[method-assign]
+    async with driven(app) as user:
+        await user.ask("one")
+        await user.do("/forget")
+        assert blamed == []
+
+        node = user.session.conversation.path[-1]
+        assert node.receipt is not None
+        node.receipt = replace(node.receipt, cache=CacheInfo("semantic", 0.97, 60.0, "entry-1"))
+        await user.do("/forget")
+        assert blamed == ["entry-1"]
+
+
+async def test_a_cut_answer_keeps_its_partial_and_goes_on(tmp_path: Path) -> None:
+    # cases: TC1
+    engine = FakeEngine(words("one two three"), fail_at=2, error=UpstreamError("The pool went away."))
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("count")
+        assert "one two" in user.screen_text()
+        assert "The pool went away." in user.screen_text()
+
+        engine.fail_at, engine.script = None, words("three")
+        await user.do("/continue")
+        assert user.session.conversation.path[-1].message.content == "one two three"
+
+
+async def test_three_hundred_messages_lose_and_gain_the_focus_unchanged(
+    tmp_path: Path,
+) -> None:
+    # cases: TA4
+    async with driven(make_app(tmp_path, FakeEngine(words("- a\n- b\n\ntext")))) as user:
+        await user.ask("hi")
+        stored = (await user.app.store.show(user.session.chat_id or "")).messages
+        many = [
+            replace(stored[number % 2], id=f"m{number}", parent_id=f"m{number - 1}" if number else None)
+            for number in range(300)
+        ]
+        await user.chat.open(await user.app.store.insert("many", many, "m299"))
+        await user.settled()
+        laid_out = [flow._laid_out for flow in user.chat.query(Flow)]
+        for _ in range(10):
+            user.app.post_message(events.AppBlur())
+            user.app.post_message(events.AppFocus())
+        await user.settled()
+
+        assert [flow._laid_out for flow in user.chat.query(Flow)] == laid_out
+        assert len(laid_out) < 100
+
+
+async def test_the_terminals_cursor_is_where_the_text_goes(tmp_path: Path) -> None:
+    # cases: TB6
+    async with driven(make_app(tmp_path)) as user:
+        for text, columns in (("ab", 2), ("日", 4), ("\n", 0)):
+            await user.type(text)
+            await user.pilot.pause()
+            area = user.chat.prompt
+            assert user.app.cursor_position.x - area.content_region.x == columns
+
+
+def test_no_rule_of_style_touches_every_widget() -> None:
+    # cases: TA7
+    style = (ROOT / "app" / "tui" / "style" / "app.tcss").read_text()
+
+    assert re.findall(r"(?m)^[^/\n{]*\*\s*:[\w-]+[^{\n]*\{", style) == []

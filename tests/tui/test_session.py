@@ -143,7 +143,7 @@ async def test_a_bug_of_ours_is_one_sentence_in_the_chat(tmp_path: Path) -> None
 
 
 async def test_an_empty_reply_is_an_answer_that_says_so(tmp_path: Path) -> None:
-    # cases: A9
+    # cases: TA9
     session = make_session(tmp_path, FakeEngine([]))
 
     answer = await ask(session, "one")
@@ -200,7 +200,7 @@ async def test_preferences_are_sent_and_kept(tmp_path: Path) -> None:
 
 
 async def test_a_new_chat_fifty_times_is_empty_fifty_times(tmp_path: Path) -> None:
-    # cases: C7
+    # cases: TC7
     session = make_session(tmp_path)
     for number in range(50):
         session = Session(session.gateway, session.store)
@@ -212,7 +212,7 @@ async def test_a_new_chat_fifty_times_is_empty_fifty_times(tmp_path: Path) -> No
 
 
 async def test_without_a_database_the_answer_is_still_there_and_one_warning(tmp_path: Path) -> None:
-    # cases: C4
+    # cases: TC4
     (tmp_path / "edgecloud.db").mkdir()
     session = make_session(tmp_path)
 

@@ -83,7 +83,7 @@ def terminal(home: Path, *arguments: str, **extra: str) -> Iterator[Terminal]:
 def test_a_signal_ends_it_with_its_code_and_the_terminal_as_it_was(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    # cases: C9
+    # cases: TC9
     with terminal(tmp_path, FAKE_HANG_AT="2") as chat:
         chat.send("tell me\r")
         chat.expect("Hello from")
@@ -101,7 +101,7 @@ def test_a_signal_ends_it_with_its_code_and_the_terminal_as_it_was(
 
 
 def test_leaving_is_code_0_and_nothing_native_was_drawn(tmp_path: Path) -> None:
-    # cases: C9
+    # cases: TC9
     with terminal(tmp_path) as chat:
         chat.send("hi\r")
         chat.expect("Hello from here.")
@@ -114,7 +114,7 @@ def test_leaving_is_code_0_and_nothing_native_was_drawn(tmp_path: Path) -> None:
 
 
 def test_a_crash_is_code_1_one_sentence_and_no_secret(tmp_path: Path) -> None:
-    # cases: C9, C10, E1
+    # cases: TC9, TC10, TE1
     chat = Terminal(tmp_path, FAKE_CRASH="canary-key-123")
 
     assert chat.wait() == 1
@@ -129,7 +129,7 @@ def test_a_crash_is_code_1_one_sentence_and_no_secret(tmp_path: Path) -> None:
 
 
 def test_keys_of_every_terminal_do_what_they_say(tmp_path: Path) -> None:
-    # cases: B1, B9, B11
+    # cases: TB1, TB9, TB11
     with terminal(tmp_path) as chat:
         for newline in ("\n", "\x1b[13;2u", "\x1b[27;2;13~"):  # Ctrl+J, and Shift+Enter of two protocols
             chat.send(f"a{newline}")

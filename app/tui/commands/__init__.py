@@ -22,6 +22,7 @@ HANDLERS: Mapping[str, Handler] = {
     "private": routing.private,
     "preview": routing.preview,
     "why": routing.why,
+    "forget": routing.forget,
     "system": words.system,
     "set": words.set_,
     "attach": words.attach,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from edgecloud.errors import BadRequest
+from edgecloud.settings import set_value
 
 from ..screens.picker import Choice, Picker
 from ..widgets.reasoning import Reasoning
@@ -41,6 +43,7 @@ async def theme(screen: ChatScreen, name: str) -> None:
     if name not in app.available_themes:
         raise BadRequest(f"There is no theme {name[:40]!r}; /theme lists them.")
     app.theme = name
+    await asyncio.to_thread(set_value, "chat.theme", name)
 
 
 async def help_(screen: ChatScreen, _: str) -> None:

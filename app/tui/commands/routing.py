@@ -107,5 +107,15 @@ async def why(screen: ChatScreen, _: str) -> None:
     await screen.app.push_screen_wait(Reader("Why this answer", "\n".join(lines)))
 
 
+async def forget(screen: ChatScreen, _: str) -> None:
+    answer = screen.answer
+    entry_id = answer.receipt.cache.entry_id if answer is not None and answer.receipt is not None else None
+    if entry_id is None:
+        raise BadRequest("This answer is not from the cache; r asks again.")
+    if not await screen.gateway.blame(entry_id):
+        raise BadRequest("The cache does not have this answer any more.")
+    screen.say("It is not given again, and similar questions are taken less for the same. r asks again.")
+
+
 def _yes(value: bool) -> str:
     return "yes" if value else "no"

@@ -20,6 +20,7 @@ from edgecloud.settings import Settings
 from edgecloud.types import ChatRequest, Message, ModelCard
 
 from ..commands import HANDLERS
+from ..draft import DraftFile
 from ..ports import Gateway, Store
 from ..session import HERE, Route, Session, Waiting
 from ..state.attachments import gather
@@ -80,6 +81,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         preferences: Preferences,
         open_chat: str | None = None,
         prompt: str = "",
+        draft: DraftFile | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -88,7 +90,8 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         self.settings = settings
         self.preferences = preferences
         self.open_chat = open_chat
-        self.first_prompt = prompt
+        self.draft = draft
+        self.first_prompt = prompt or (draft.take() if draft is not None else "")
         self.clock = clock
         self.session = self.new_session()
         self.route: Route = HERE
@@ -186,7 +189,6 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
 
     async def switch(self, session: Session, *, at: str | None = None) -> None:
         """Show another session; what was typed stays with the one that is left."""
-        self.session.keep_draft(self.prompt.full_text)
         if self.session.chat_id is not None:
             await self.session.set_preferences(self.session.preferences)
         self.session, self.editing, self.route = session, None, HERE
@@ -205,17 +207,14 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         self._version = -1
         await self.look()
 
-    async def leave(self) -> None:
-        """Keep what was typed, and stop what runs so that its partial is kept too."""
-        self.session.keep_draft(self.prompt.full_text)
-        if self.session.chat_id is not None:
-            await self.session.set_preferences(self.session.preferences)
-        await self.stop_all()
-
-    async def stop_all(self) -> None:
-        """End every answer that still comes, and wait until its partial is kept."""
+    async def keep(self) -> None:
+        """Stop what runs so that its partial is kept, and keep what was typed and not sent."""
         for session in {*self.running.values(), self.session}:
             await session.aclose()
+        if self.session.chat_id is not None:
+            await self.session.set_preferences(self.session.preferences)
+        elif self.draft is not None:
+            self.draft.keep(self.session.preferences.draft)
 
     # ------------------------------------------------------------------------------------------- looking
 
@@ -447,6 +446,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
 
     @on(TextArea.Changed, "#prompt")
     def prompt_changed(self) -> None:
+        self.session.keep_draft(self.prompt.full_text)
         self.ask_router()
         try:
             self.query_one(FootBar).show(self.would().line())

@@ -26,13 +26,15 @@ class Column(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Label(f"{self.key}  {self.lane.route.model or self.lane.route.mode}", classes="heading")
-        with VerticalScroll(can_focus=True) as scroll:
-            scroll.anchor()
+        with VerticalScroll(can_focus=True):
             yield AnswerView(self.lane.node, (1, 1))
 
     def look(self, now: float) -> None:
         """Show what came."""
-        view = self.query_one(AnswerView)
+        view, scroll = self.query_one(AnswerView), self.query_one(VerticalScroll)
+        # From the top, and at the end once it is longer: an anchor alone would hold it at the bottom.
+        if scroll.virtual_size.height > scroll.size.height and not scroll.is_anchored:
+            scroll.anchor()
         if self.lane.task.done():
             view.settle()
         else:

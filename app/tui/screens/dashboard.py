@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
+from textual.events import Resize
 from textual.screen import Screen
 from textual_plotext import PlotextPlot
 
@@ -24,6 +25,9 @@ from ..widgets.label import Label, plain
 
 DAYS = 7
 REFRESH_S = 5.0
+
+NARROW = 100
+"""Columns below which the plots stand below each other."""
 
 
 class DashboardScreen(Screen[None]):
@@ -50,15 +54,18 @@ class DashboardScreen(Screen[None]):
             yield Flow(classes="engines")
             with Horizontal(classes="plots"):
                 with Vertical():
-                    yield Label("tokens an hour, the last 24 hours")
+                    yield Label("tokens an hour")
                     yield PlotextPlot(id="tokens")
                 with Vertical():
                     yield Label(f"money a day, in {self.budget.currency}")
                     yield PlotextPlot(id="money")
                 with Vertical():
-                    yield Label("seconds to the first word, the last 100 answers")
+                    yield Label("seconds to the first word")
                     yield PlotextPlot(id="waits")
         yield Label("Esc goes back", classes="hint")
+
+    def on_resize(self, event: Resize) -> None:
+        self.set_class(event.size.width < NARROW, "-narrow")
 
     def on_mount(self) -> None:
         self.fill()

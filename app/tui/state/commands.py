@@ -52,6 +52,7 @@ COMMANDS = (
     Command("reasoning", "open or close what the model thought", "t", where="answer"),
     Command("copy", "copy the whole message", "y", where="answer"),
     Command("code", "copy a block of code; again for the next one", "c", where="answer"),
+    Command("forget", "a wrong answer from the cache: give it no more", "x", where="answer"),
     Command("compare", "ask two models side by side", "f6", "model model"),
     Command("dashboard", "money, tokens, speed and hits", "f3"),
     Command("theme", "change the colours", argument="name"),

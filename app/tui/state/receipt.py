@@ -13,10 +13,8 @@ _SYMBOLS = {"USD": "$", "EUR": "€", "GBP": "£", "CNY": "¥", "JPY": "¥"}
 
 def line(receipt: Receipt) -> str:
     """Where it came from, how fast, how much and at what price, on one line."""
-    if receipt.cache.verdict in ("exact", "semantic"):
-        how = cache(receipt.cache)
-    else:
-        how = f"first word {seconds(receipt.ttft_s)}{speed(receipt)}"
+    fresh = f"first word {seconds(receipt.ttft_s)}{speed(receipt)}"
+    how = cache(receipt.cache) if is_hit(receipt) else fresh
     return " · ".join([where(receipt), money(receipt.cost, receipt.currency), how, tokens(receipt)])
 
 
@@ -46,6 +44,11 @@ def where(receipt: Receipt) -> str:
     if receipt.model in ("", receipt.engine):
         return receipt.engine
     return f"{receipt.engine} · {receipt.model}"
+
+
+def is_hit(receipt: Receipt) -> bool:
+    """Whether the answer was kept from an earlier one."""
+    return receipt.cache.verdict in ("exact", "semantic")
 
 
 def speed(receipt: Receipt) -> str:

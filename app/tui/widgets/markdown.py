@@ -17,7 +17,8 @@ class MarkdownText(Vertical):
     """`append` what comes, `finish` when no more does."""
 
     def __init__(self, text: str = "") -> None:
-        super().__init__(*(widget for block in split(visible(text)) for widget in block_widgets(block)))
+        self._has_blocks = False
+        super().__init__(*self._blocks(split(visible(text))))
         self._splitter = BlockSplitter()
         self._open: Flow | None = None
         self._open_text = ""
@@ -36,12 +37,20 @@ class MarkdownText(Vertical):
         self._close(split(rest))
 
     def _close(self, blocks: list[str]) -> None:
-        widgets = [widget for block in blocks for widget in block_widgets(block)]
         if self._open is not None:
             self._open.remove()
             self._open = None
         self._open_text, self._open_lines = "", []
-        self.mount(*widgets)
+        self.mount(*self._blocks(blocks))
+
+    def _blocks(self, blocks: list[str]) -> list[Widget]:
+        """Widgets with a blank line before every one but the first."""
+        widgets = [widget for block in blocks for widget in block_widgets(block)]
+        for widget in widgets:
+            widget.add_class("block")
+            widget.set_class(not self._has_blocks, "-first")
+            self._has_blocks = True
+        return widgets
 
     def _show_open(self) -> None:
         text = self._splitter.open
@@ -57,7 +66,7 @@ class MarkdownText(Vertical):
         self._open_text, self._open_lines = text, lines
         shown = lines[:-1] if not lines[-1].content.plain and len(lines) > 1 else lines
         if self._open is None:
-            self._open = Flow(shown, classes="open")
+            self._open = Flow(shown, classes="block" if self._has_blocks else "block -first")
             self.mount(self._open)
         else:
             self._open.show(shown)
@@ -66,8 +75,6 @@ class MarkdownText(Vertical):
 def block_widgets(block: str) -> list[Widget]:
     """The widgets of one block's Markdown."""
     return [
-        CodeBlock(piece.text, piece.language)
-        if isinstance(piece, Code)
-        else Flow(piece.items, classes="prose")
+        CodeBlock(piece.text, piece.language) if isinstance(piece, Code) else Flow(piece.items)
         for piece in render(block)
     ]

@@ -27,8 +27,8 @@ class ReceiptLine(Static):
 
     def render(self) -> Content:
         if not self.is_open:
-            mark = "▸ " if self.receipt.cache.verdict not in ("exact", "semantic") else "▸ ⟲ "
-            return Content(mark + visible(words.line(self.receipt)))
+            hint = " · Tab, x forgets it" if words.is_hit(self.receipt) else ""
+            return Content(f"▸ {visible(words.line(self.receipt))}{hint}")
         rows = words.details(self.receipt)
         width = max(len(name) for name, _ in rows)
         lines = [Content("▾ receipt")]
