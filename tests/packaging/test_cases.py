@@ -36,7 +36,7 @@ def tagged(path: Path) -> set[tuple[str, str]]:
             pairs |= {(case, current) for case in waiting}
             waiting = set()
         if match := TAG.search(line):
-            cases = set(re.findall(r"[CDEPR]\d+", match[1]))
+            cases = set(re.findall(r"\b[CDEPR]\d+", match[1]))
             if line.startswith("#"):
                 waiting |= cases
             else:
