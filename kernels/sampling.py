@@ -15,7 +15,7 @@ is -1.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -49,7 +49,8 @@ def sample_reference(logits: torch.Tensor, how: Sampling) -> torch.Tensor:
             drawn.append(int(z.argmax()))
         else:
             kept = kept_reference(z, *(float(each[row]) for each in how[:4]))
-            noise = gumbel(int(how.seed[row]), int(how.position[row]), kept).double()
+            seed, position = int(how.seed[row]), int(how.position[row])
+            noise = gumbel(seed, position, kept.to(torch.int32)).double()
             best = z[kept] / how.temperature[row].double() + noise
             drawn.append(int(kept[best == best.max()].min()))
     return torch.tensor(drawn)
@@ -70,12 +71,9 @@ def kept_reference(
 
 
 def uniform(seed: int, position: int, token: torch.Tensor) -> torch.Tensor:
-    """u in (0, 1), fp32, from 24 bits of a hash of three int64: MurmurHash3's finalizer over 32-bit words."""
-    h = _mix(seed & 0xFFFFFFFF ^ 0x9E3779B9)
-    h = _mix(h ^ seed >> 32 & 0xFFFFFFFF)
-    h = _mix(h ^ position & 0xFFFFFFFF)
-    bits: torch.Tensor = _mix(token ^ h) >> 8
-    return (bits.float() + 0.5) * 2.0**-24
+    """u in (0, 1), fp32, from 24 bits of a hash of seed, position and each int32 token: MurmurHash3's
+    finalizer over 32-bit words, each word mixed into the hash of those before it."""
+    return _uniform(token ^ _signed(_row_key(seed, position)))
 
 
 def gumbel(seed: int, position: int, token: torch.Tensor) -> torch.Tensor:
@@ -83,22 +81,55 @@ def gumbel(seed: int, position: int, token: torch.Tensor) -> torch.Tensor:
     return uniform(seed, position, token).log_().neg_().log_().neg_()
 
 
-def _mix(h: Any) -> Any:
-    """For an int, or a tensor of int64; both hold 32 bits."""
+def _row_key(seed: int, position: int) -> int:
+    h = _mix(seed & 0xFFFFFFFF ^ 0x9E3779B9)
+    h = _mix(h ^ seed >> 32 & 0xFFFFFFFF)
+    return _mix(h ^ position & 0xFFFFFFFF)
+
+
+def _mix(h: int) -> int:
     h = (h ^ h >> 16) * 0x85EBCA6B & 0xFFFFFFFF
     h = (h ^ h >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
     return h ^ h >> 16
 
 
+def _signed(word: int) -> int:
+    """The int32 that has these 32 bits."""
+    return word - (word >> 31 << 32)
+
+
+def _uniform(h: torch.Tensor) -> torch.Tensor:
+    """`_mix` on int32, in place: products wrap, and shifts bring in the sign, which the masks take away."""
+    h ^= (h >> 16).bitwise_and_(0xFFFF)
+    h *= _signed(0x85EBCA6B)
+    h ^= (h >> 13).bitwise_and_(0x7FFFF)
+    h *= _signed(0xC2B2AE35)
+    h ^= (h >> 16).bitwise_and_(0xFFFF)
+    return (h >> 8).bitwise_and_(0xFFFFFF).float().add_(0.5).mul_(2.0**-24)
+
+
 def sample_cpu(logits: torch.Tensor, how: Sampling) -> torch.Tensor:
-    """Greedy rows at once. Of the others, only the few tokens that can be drawn are filtered and sorted."""
+    """Greedy rows at once, and those without a filter. Of the others, the few tokens that can be drawn."""
     drawn, largest = argmax_rows(logits)
     # A NaN makes the row's largest a NaN; without a finite logit it is infinite.
     drawn.masked_fill_(~largest.isfinite(), -1)
+    plain: list[int] = []
     settings = zip(*(each.tolist() for each in how), strict=True)
     for row, (temperature, top_k, top_p, min_p, seed, position) in enumerate(settings):
-        if temperature > 0 and drawn[row] >= 0:
+        if temperature == 0 or drawn[row] < 0:
+            continue
+        if not top_k and top_p == 1 and not min_p:
+            plain.append(row)
+        else:
             drawn[row] = _draw(logits[row], largest[row], temperature, top_k, top_p, min_p, seed, position)
+    for start in range(0, len(plain), 16):
+        rows = plain[start : start + 16]
+        keys = [_signed(_row_key(int(how.seed[row]), int(how.position[row]))) for row in rows]
+        token = torch.arange(logits.shape[1], dtype=torch.int32)
+        noise = _uniform(token ^ torch.tensor(keys, dtype=torch.int32).unsqueeze(1))
+        noise.log_().neg_().log_()
+        keyed = (logits[rows] - largest[rows].unsqueeze(1)).div_(how.temperature[rows].unsqueeze(1))
+        drawn[rows] = argmax_rows(keyed.sub_(noise))[0]
     return drawn
 
 
@@ -129,38 +160,47 @@ def _draw(
     """One row. A token at z = max + log(w) is at most w of the mass: with w below (1 - top_p) / V no such
     tokens together are more than 1 - top_p, so none of them is in the smallest set that has top_p."""
     size = len(logits)
-    depth = -NOISE_RANGE
-    if top_p < 1:
-        depth = min(depth, math.log((1 - top_p) / size))
-    if 0 < top_k < size:
-        values, ids = _top(logits, largest, top_k)
+    has_top_k = 0 < top_k < size
+    if has_top_k:
+        ids = _first(logits, logits.topk(top_k).values[-1], top_k)
     else:
+        depth = -NOISE_RANGE
+        if top_p < 1:
+            depth = min(depth, math.log((1 - top_p) / size))
+        if min_p > 0:
+            depth = max(depth, math.log(min_p))
         ids = (logits >= largest + depth * temperature).nonzero().squeeze(1)
-        values = logits[ids]
-    z = (values - largest) / temperature
+    values = logits[ids]
     if top_p < 1:
-        weights = z.exp()
-        every = weights if 0 < top_k < size else ((logits - largest) / temperature).exp_()
-        total = every.sum()
-        order = torch.argsort(z, descending=True, stable=True)
-        mass = weights[order].double().cumsum(0)
-        num_kept = int((mass < top_p * total.double()).sum()) + 1
-        order = order[:num_kept]
-        z, ids = z[order], ids[order]
+        every = values if has_top_k else logits
+        total = (every - largest).div_(temperature).exp_().sum()
+        kept = _nucleus(values, largest, temperature, float(total) * top_p)
+        values, ids = values[kept], ids[kept]
+    z = (values - largest) / temperature
     if min_p > 0:
         near = z >= math.log(min_p)
         z, ids = z[near], ids[near]
-    keyed = z + gumbel(seed, position, ids)
+    keyed = z + gumbel(seed, position, ids.to(torch.int32))
     return ids[keyed == keyed.max()].min()
 
 
-def _top(logits: torch.Tensor, largest: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Exactly `top_k` values and ids, by rising id; of equals at the edge the lower ids."""
-    edge = logits.topk(top_k).values[-1]
-    above = (logits > edge).nonzero().squeeze(1)
-    equal = (logits == edge).nonzero().squeeze(1)[: top_k - len(above)]
-    ids = torch.cat((above, equal)).sort().values
-    return logits[ids], ids
+def _first(values: torch.Tensor, edge: torch.Tensor, count: int) -> torch.Tensor:
+    """Where the `count` largest values are, the least of which is `edge`: of its equals the first."""
+    above = (values > edge).nonzero().squeeze(1)
+    equal = (values == edge).nonzero().squeeze(1)[: count - len(above)]
+    return torch.cat((above, equal)).sort().values
+
+
+def _nucleus(values: torch.Tensor, largest: torch.Tensor, temperature: float, enough: float) -> torch.Tensor:
+    """Where the fewest values are that have mass `enough`. It is nearly always a handful, so few are
+    sorted."""
+    for num_sorted in (256, 4096, len(values)):
+        top = values.topk(min(num_sorted, len(values))).values
+        mass = ((top - largest) / temperature).exp_().double().cumsum(0)
+        count = int((mass < enough).sum()) + 1
+        if count <= len(top):
+            return _first(values, top[count - 1], count)
+    return torch.arange(len(values))
 
 
 def sample(logits: torch.Tensor, how: Sampling) -> torch.Tensor:

@@ -178,7 +178,7 @@ def test_seeds_and_positions_are_all_that_tells_draws_apart() -> None:
 
 
 def test_noise_is_even_and_finite() -> None:
-    token = torch.arange(100_000)
+    token = torch.arange(100_000, dtype=torch.int32)
     u = uniform(7, 3, token)
 
     assert 0 < u.min() < 1e-4
