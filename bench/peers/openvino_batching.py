@@ -3,7 +3,7 @@
 import sys
 
 import openvino_genai
-from worker import serve
+from worker import batch, serve
 
 model, threads = sys.argv[1], int(sys.argv[2])
 scheduler = openvino_genai.SchedulerConfig()
@@ -19,4 +19,4 @@ def generate(prompts: list[str], max_tokens: int) -> None:
     pipeline.generate(prompts, config)
 
 
-serve(generate)
+serve(prompts=batch(generate))

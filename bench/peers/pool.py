@@ -3,14 +3,14 @@
 Beside `worker.py`'s jobs it takes `{"measure": NAME}` for what only we are asked: see `MEASURES`.
 """
 
-import json
-import os
 import statistics
 import sys
 import time
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+
+from worker import arrivals, batch, serve
 
 from edgecloud.pool.config import PoolConfig
 from edgecloud.pool.loading import load_runner, plan_model
@@ -99,8 +99,8 @@ def shared_prefix() -> dict[str, float]:
 
 
 def newcomer() -> dict[str, float]:
-    """P99 of the silences of four running answers while a prompt of 2,000 tokens arrives, with the prompt cut
-    into chunks of 64 and whole."""
+    """P99 of the silences of four running answers until a prompt of 2,000 tokens has its first, with the prompt
+    cut into chunks of 64 and whole."""
     global scheduler
     keep, silences = scheduler, {}
     for name, chunk in (("chunked", 64), ("whole", 2304)):
@@ -109,14 +109,16 @@ def newcomer() -> dict[str, float]:
             submit(words(5000 + number, 32), 120)
         for _ in range(20):
             step()
-        submit(words(6000, 2000), 4)
-        last: dict[int, float] = {}
+        newest = submit(words(6000, 2000), 4)
+        last = dict.fromkeys(range(newest - 4, newest), time.perf_counter())
         seen: list[float] = []
-        while scheduler.has_work:
+        while newest not in last:
             _, served = step()
             now = time.perf_counter()
             seen += [now - last[request] for request in served if request in last]
             last |= dict.fromkeys(served, now)
+        while scheduler.has_work:
+            step()
         seen.sort()
         silences[name] = seen[int(0.99 * (len(seen) - 1))]
     scheduler = keep
@@ -157,16 +159,12 @@ def profile() -> dict[str, float]:
 MEASURES = {"prefix": shared_prefix, "newcomer": newcomer, "waste": kv_waste, "profile": profile}
 
 if __name__ == "__main__":
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    generate(["Hello there."], 2)
-    print("ready", file=answers, flush=True)
-    for line in sys.stdin:
-        job = json.loads(line)
-        started = time.perf_counter()
-        if "measure" in job:
-            result = MEASURES[job["measure"]]()
-        else:
-            generate(job["prompts"], job["max_tokens"])
-            result = {"seconds": time.perf_counter() - started}
-        print(json.dumps(result), file=answers, flush=True)
+    serve(
+        prompts=batch(generate),
+        rate=arrivals(
+            lambda prompt, max_tokens: submit(vocabulary.tokenize(prompt), max_tokens),
+            lambda: step()[1],
+            lambda: scheduler.has_work,
+        ),
+        measure=lambda job: MEASURES[job["measure"]](),
+    )

@@ -4,7 +4,7 @@ import sys
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, ContinuousBatchingConfig, GenerationConfig
-from worker import serve
+from worker import batch, serve
 
 folder, threads = sys.argv[1], int(sys.argv[2])
 torch.set_num_threads(threads)
@@ -19,4 +19,4 @@ def generate(prompts: list[str], max_tokens: int) -> None:
     model.generate_batch(inputs=ids, generation_config=how, continuous_batching_config=batching)
 
 
-serve(generate)
+serve(prompts=batch(generate))
