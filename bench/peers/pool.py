@@ -99,8 +99,8 @@ def shared_prefix() -> dict[str, float]:
 
 
 def newcomer() -> dict[str, float]:
-    """P99 of the silences of four running answers until a prompt of 2,000 tokens has its first, with the prompt
-    cut into chunks of 64 and whole."""
+    """P99 of the silences of four running answers until a prompt of 2,000 tokens has its first, cut into
+    chunks of 64 and whole."""
     global scheduler
     keep, silences = scheduler, {}
     for name, chunk in (("chunked", 64), ("whole", 2304)):
