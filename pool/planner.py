@@ -122,7 +122,8 @@ class Planner:
                 num_drafts = 0
                 if sequence.drafts:
                     spare = step.budget - (len(decodes) - index)
-                    num_drafts = min(len(sequence.drafts), spare, sequence.num_left - 1)
+                    # A prompt that is only scored lacks one token too, and has none to draw.
+                    num_drafts = max(min(len(sequence.drafts), spare, sequence.num_left - 1), 0)
                 self._extend(step, sequence, 1 + num_drafts, now)
         for sequence in chunks:
             if sequence.running and step.budget:

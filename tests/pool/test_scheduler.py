@@ -495,6 +495,16 @@ def test_the_drafts_of_one_leave_every_other_its_token() -> None:
     assert [item.num_tokens for item in runner.step().items] == [6, 1, 1]
 
 
+def test_a_prompt_that_is_only_scored_takes_no_drafts_though_it_lacks_one_token() -> None:
+    runner = make_runner(max_chunk=4)
+    runner.scheduler.submit(make_job(5, 0), 0.0)
+    runner.step()
+    runner.scheduler.propose({0: (1, 2)})
+    plan = runner.step()
+    assert [(item.num_tokens, item.num_drafts) for item in plan.items] == [(1, 0)]
+    assert runner.ended[0].reason == "done"
+
+
 def test_a_prompt_in_chunks_takes_no_drafts() -> None:
     runner = make_runner(max_chunk=4)
     runner.scheduler.submit(make_job(10), 0.0)
