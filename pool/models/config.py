@@ -118,9 +118,14 @@ def config_from_json(facts: Mapping[str, Any]) -> DecoderConfig:
     family = FOLDER_FAMILIES.get(str(names[0]))
     if family is None:
         raise _unknown(str(names[0]), FOLDER_FAMILIES)
-    for key in ("attention_bias", "mlp_bias"):
-        if family in ("llama", "mistral") and facts.get(key) and key == "mlp_bias":
-            raise NotSupported("Models with biases in their feed-forward layers can't run in the pool.")
+    if facts.get("mlp_bias"):
+        raise NotSupported("Models with biases in their feed-forward layers can't run in the pool.")
+    quantized = facts.get("quantization_config")
+    if quantized:
+        method = str(quantized.get("quant_method", "unknown")) if isinstance(quantized, dict) else "unknown"
+        raise NotSupported(
+            f"The pool can't read weights quantized by {method[:40]!r}: take the plain model, or a GGUF file of it."
+        )
     try:
         hidden, heads, layers = (
             int(facts[key]) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers")
