@@ -124,7 +124,7 @@ def config_from_json(facts: Mapping[str, Any]) -> DecoderConfig:
     if quantized:
         method = str(quantized.get("quant_method", "unknown")) if isinstance(quantized, dict) else "unknown"
         raise NotSupported(
-            f"The pool can't read weights quantized by {method[:40]!r}: take the plain model, or a GGUF file of it."
+            f"The pool can't read weights quantized by {method[:40]!r}: take the plain model or a GGUF file."
         )
     try:
         hidden, heads, layers = (
