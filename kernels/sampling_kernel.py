@@ -174,8 +174,9 @@ def _sample_kernel(
             needed = tl.maximum(tl.ceil((enough - above) / _mass(p_edge, largest, temperature)), 1.0)
             if p_edge > edge:
                 num_equal = tl.minimum(needed, count.to(tl.float32)).to(tl.int32)
-            else:
+            elif p_edge == edge:
                 num_equal = tl.minimum(needed, num_equal.to(tl.float32)).to(tl.int32)
+            # Else rounding keeps the sum below top_p: everything stays.
             edge = tl.where(p_edge > edge, p_edge, edge)
 
         min_z = tl.log(tl.load(MIN_P + row))

@@ -41,6 +41,7 @@ def test_zeros_would_not_pass() -> None:
     assert row_error(torch.zeros_like(expected), expected) == 1.0
 
 
+# cases: E25
 @pytest.mark.parametrize("window", [1, 16, 50, 64, 1000])
 def test_a_window_counts_the_token_itself(window: int) -> None:
     step = make_step([(1, 1), (150, 1), (64, 1), (65, 1), (100, 40), (20, 20), (70, 3)], window=window)
@@ -48,6 +49,7 @@ def test_a_window_counts_the_token_itself(window: int) -> None:
     assert error_of(step) < 1e-5
 
 
+# cases: E76
 @pytest.mark.parametrize("cache_dtype", [I8, FP8], ids=str)
 @pytest.mark.parametrize("transpose_v", [False, True])
 def test_quantised_rows_count_with_their_scales(cache_dtype: torch.dtype, transpose_v: bool) -> None:

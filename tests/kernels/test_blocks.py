@@ -48,6 +48,7 @@ def test_two_copies_to_one_block_are_refused() -> None:
         copy_blocks(random_storage(), [(0, 1), (2, 1)])
 
 
+# cases: E76
 def test_a_swap_out_and_in_brings_back_every_bit_scales_included() -> None:
     cache = allocate_kv_cache(3, 6, 16, 2, 32, torch.int8)
     cache.storage.random_(0, 256)

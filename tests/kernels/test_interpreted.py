@@ -35,6 +35,7 @@ def run_interpreted(*options: str) -> None:
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
 
 
+# cases: E80
 def test_the_kernels_pass_what_the_cpu_forms_pass() -> None:
     run_interpreted()
 

@@ -76,6 +76,7 @@ def hand_made(group: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, tor
     return codes, zeros, scales, weights.flatten(0, 1)
 
 
+# cases: E79
 @pytest.mark.parametrize("group", [32, 64])
 def test_awq_interleaves_its_outputs(group: int) -> None:
     codes, zeros, scales, weights = hand_made(group)
@@ -88,6 +89,7 @@ def test_awq_interleaves_its_outputs(group: int) -> None:
     assert (dequantize_int4(weight) - weights).abs().max() < 15 / 1024
 
 
+# cases: E79
 @pytest.mark.parametrize("group", [32, 64])
 def test_gptq_packs_inputs_and_stores_zeros_minus_one(group: int) -> None:
     codes, zeros, scales, weights = hand_made(group)
@@ -100,6 +102,7 @@ def test_gptq_packs_inputs_and_stores_zeros_minus_one(group: int) -> None:
     assert order is None
 
 
+# cases: E79
 def test_gptq_inputs_in_the_order_of_their_size_are_sorted_by_group() -> None:
     codes, zeros, scales, weights = hand_made(32)
     shuffle = torch.randperm(64)
