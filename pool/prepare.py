@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from edgecloud.errors import BadRequest, ContextLengthExceeded
 from edgecloud.prompt import tokenize_prompt
+from edgecloud.telemetry import current_request_id
 from edgecloud.types import ChatRequest
 from edgecloud.vocabulary import check_ids
 
@@ -62,7 +63,8 @@ def prepare(
         namespace=namespace(text, request),
         # A prefix that is not computed has no logits to score the prompt with.
         read_prefix=not score_prompt,
-        label=request.id,
+        # The name that the client and its own log know it by.
+        label=current_request_id.get() or request.id,
     )
     config.refuse_the_impossible(job)
     drawing = _drawing(request, text, defaults, score_prompt=score_prompt)

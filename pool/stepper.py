@@ -184,7 +184,9 @@ class Stepper:
             self._close(end, None)
 
     def _lose(self, plan: StepPlan, error: Exception) -> None:
-        log.error("step %d failed with %d sequences in it", plan.id, len(plan.items), exc_info=error)
+        tickets = (self._tickets.get(item.request_id) for item in plan.items)
+        names = ", ".join({ticket.ask.job.label: None for ticket in tickets if ticket is not None})
+        log.error("step %d failed; lost with it: %s", plan.id, names, exc_info=error)
         self._num_failed += 1
         self.num_failed_in_row += 1
         lost = EngineFailure("A step of the model failed; this answer is lost, others go on.")

@@ -254,6 +254,18 @@ def test_a_fault_of_the_first_step_is_500_not_to_be_repeated_and_a_later_one_is_
     assert third.status_code == 200
 
 
+def test_the_log_names_who_was_lost_as_the_client_does(caplog: pytest.LogCaptureFixture) -> None:
+    def before_step(plan: StepPlan) -> None:
+        raise RuntimeError("a kernel failed")
+
+    engine, _ = make_pool(runner={"before_step": before_step})
+    with live_pool(engine) as live:
+        httpx.post(f"{live.url}/v1/completions", json=completion(), headers={"x-request-id": "from-afar"})
+
+    [record] = [record for record in caplog.records if record.name == "edgecloud.pool"]
+    assert "lost with it: from-afar" in record.getMessage()
+
+
 def test_a_drain_lets_answers_finish_takes_no_new_ones_and_frees_the_model(gate: Gate) -> None:
     engine, runner = make_pool(runner={"before_step": gate})
     with (
