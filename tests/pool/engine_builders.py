@@ -9,7 +9,7 @@ from typing import Any
 
 from edgecloud.pool.engine import PoolEngine
 from edgecloud.types import ChatRequest, Done, EngineEvent, TextDelta
-from tests.support.fake_pool import make_pool
+from tests.support.fake_pool import make_pool, remembered
 from tests.support.fake_runner import FakeRunner
 
 
@@ -26,6 +26,7 @@ async def pool(**options: Any) -> AsyncIterator[tuple[PoolEngine, FakeRunner]]:
         await settled(engine)
         await engine.loop.ask(lambda scheduler: scheduler.check())
         assert not runner.requests
+        assert remembered(engine) == []
     finally:
         await engine.aclose()
     assert runner.closed

@@ -13,7 +13,7 @@ import pytest
 
 from edgecloud.pool.engine import PoolEngine
 from edgecloud.pool.plan import StepPlan
-from tests.support.fake_pool import live_pool, make_pool
+from tests.support.fake_pool import live_pool, make_pool, remembered
 from tests.support.fake_runner import FakeRunner, expected
 from tests.support.live import eventually
 
@@ -87,17 +87,10 @@ def memory() -> float:
 async def whole(engine: PoolEngine, runner: FakeRunner) -> None:
     """Nothing runs, waits or is held, and nothing remembers those who were here."""
     await engine.loop.ask(lambda scheduler: scheduler.check())
-    stats, stepper = engine.loop.stats, engine.loop._stepper
+    stats = engine.loop.stats
     assert (stats.running, stats.waiting, stats.used_blocks, stats.host_blocks) == (0, 0, 0, 0)
     assert not runner.requests
-    memories = (
-        stepper._tickets,
-        stepper._ids,
-        stepper._finders,
-        stepper._last_token,
-        stepper.outbox._messages,
-    )
-    assert not any(memories)
+    assert remembered(engine) == []
 
 
 # cases: E7, E73, E74

@@ -84,6 +84,20 @@ def make_pool(
     return engine, fake
 
 
+def remembered(engine: PoolEngine) -> list[object]:
+    """What an idle engine still holds of requests that are over: nothing, or it is a leak."""
+    stepper = engine.loop._stepper
+    kept = (
+        stepper._tickets,
+        stepper._ids,
+        stepper._finders,
+        stepper._last_token,
+        stepper.outbox._messages,
+        stepper.scheduler.requests,
+    )
+    return [item for memory in kept for item in memory]
+
+
 @contextlib.contextmanager
 def live_pool(engine: PoolEngine, **server: object) -> Iterator[Live]:
     """The pool's own server over real sockets, drained and closed at the end."""
