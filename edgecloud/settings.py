@@ -226,9 +226,11 @@ class PoolServerSettings(Section):
     threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0: what this machine can really give")
     context: int = Field(0, ge=0, description="most tokens of one request; 0: what the model was made for")
     kv_mb: int = Field(0, ge=0, description="memory for computed context; 0: from what is free")
-    kv_type: Literal["auto", "int8"] = Field("auto", description="auto: as the weights are computed with")
+    kv_type: Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8"] = Field(
+        "auto", description="how computed context is kept; auto: as fine as the weights"
+    )
     host_mb: int = Field(0, ge=0, description="main memory for context that gives way; 0: compute it again")
-    block_size: int = Field(16, ge=1, le=256, description="tokens in a block of context")
+    block_size: int = Field(16, ge=1, le=64, description="tokens in a block of context: 1, 2, 4, up to 64")
     max_running: int = Field(64, ge=1, le=4096, description="answers decoded together")
     token_budget: int = Field(0, ge=0, description="tokens computed in one step, prompts included")
     max_waiting: int = Field(1024, ge=1, description="requests in the queue before 429")

@@ -32,7 +32,11 @@ Build = Callable[[Settings], "PoolEngine"]
 @click.option("--allowed-host", multiple=True, help="A name that clients know this machine by; '*' for any.")
 @click.option("--context", type=click.IntRange(0), help="Most tokens of one request.")
 @click.option("--kv-mb", type=click.IntRange(0), help="Memory for computed context; 0: from what is free.")
-@click.option("--kv-type", type=click.Choice(["auto", "int8"]), help="How computed context is kept.")
+@click.option(
+    "--kv-type",
+    type=click.Choice(["auto", "float32", "float16", "bfloat16", "int8", "fp8"]),
+    help="How computed context is kept.",
+)
 @click.option("--host-mb", type=click.IntRange(0), help="Main memory for context that has to give way.")
 @click.option("--max-running", type=click.IntRange(1, 4096), help="Answers decoded together.")
 @click.option("--max-waiting", type=click.IntRange(1), help="Requests in the queue before 429.")
