@@ -129,7 +129,7 @@ def launch_grouped_matmul(
     if y.numel() == 0:
         return y
     rows = min(max(next_power_of_2(num_rows), 16), 128)
-    # Enough bytes for each thread to load 16 at once.
+    # Of small groups there is little to read at once: more columns, then.
     columns = 64 if rows == 16 and group * bits >= 512 else 128
     grid = cdiv(num_rows, rows), cdiv(num_outputs, columns)
     # Few rows only: with more, the partial sums would cost what the split gains.

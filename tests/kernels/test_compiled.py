@@ -55,9 +55,10 @@ def number(row: str, name: str) -> int:
 def test_nothing_spills_and_loads_are_wide(compiled: str) -> None:
     for case, rows in lines_of(compiled).items():
         for row in rows:
-            # 16 bytes are a call frame of the compiler's, not spilled registers.
-            assert number(row, "stack") <= 16, (case, row)
-            if not row.startswith(("verify", "sum_splits")):
+            # Two registers: ptxas puts some aside across a loop though it has others left.
+            assert number(row, "stack") <= 8, (case, row)
+            # Codes that become bf16 on their way are loaded 8 bytes at once, to lie as the tensor core wants.
+            if not row.startswith(("verify", "grouped_matmul")):
                 assert number(row, "loads128") > 0, (case, row)
 
 
