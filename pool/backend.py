@@ -12,13 +12,14 @@ from edgecloud.types import ChatRequest, EngineEvent, ModelCard
 
 from .engine import PoolEngine
 
+AUTO = "auto"
+
 
 class PoolBackend:
-    """Implements `edgecloud.http.backend.Backend`. `auto` and `aliases` mean the model too."""
+    """Implements `edgecloud.http.backend.Backend`. `auto` means the model too."""
 
-    def __init__(self, engine: PoolEngine, aliases: Sequence[str] = ()) -> None:
+    def __init__(self, engine: PoolEngine) -> None:
         self.engine = engine
-        self._aliases = tuple(aliases)
         self._created = int(time.time())
 
     async def chat(self, request: ChatRequest) -> AsyncGenerator[EngineEvent, None]:
@@ -34,7 +35,7 @@ class PoolBackend:
                 id=self.engine.text.name,
                 kind="chat",
                 engine="pool",
-                aliases=("auto", *self._aliases),
+                aliases=(AUTO,),
                 context=capabilities.context,
                 created=self._created,
                 loaded=True,
@@ -71,5 +72,5 @@ class PoolBackend:
 
     def _check(self, model: str) -> None:
         name = self.engine.text.name
-        if model not in (name, "auto", *self._aliases):
-            raise ModelNotFound(model, [name, *self._aliases])
+        if model not in (name, AUTO):
+            raise ModelNotFound(model, [name])

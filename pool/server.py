@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.metadata import version
 
 from fastapi import FastAPI, Request, Response
@@ -74,13 +73,7 @@ class PoolRoutes:
         return json_response({"object": "prefix", "prompt_tokens": num_prompt, "cached_tokens": num_held})
 
 
-def create_app(
-    engine: PoolEngine,
-    settings: ServerSettings,
-    *,
-    aliases: Sequence[str] = (),
-    drain: Drain | None = None,
-) -> FastAPI:
+def create_app(engine: PoolEngine, settings: ServerSettings, *, drain: Drain | None = None) -> FastAPI:
     """The ASGI app over an engine, which the caller closes. `drain` is shared with the server that runs the
     app.
     """
@@ -92,7 +85,7 @@ def create_app(
         metrics=metrics,
         ping_s=settings.ping_s,
     )
-    backend = PoolBackend(engine, aliases)
+    backend = PoolBackend(engine)
     app = guarded_app(door, settings, title="edgecloud pool", version=version("edgecloud"))
     OpenAIRoutes(door, backend.chat).add_to(app)
     ResponsesRoutes(door, backend).add_to(app)

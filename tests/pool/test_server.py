@@ -78,7 +78,7 @@ def test_the_openai_sdk_is_answered() -> None:
     assert models == ["fake"]
 
 
-def test_only_the_models_own_name_and_its_aliases_are_models() -> None:
+def test_only_the_models_own_name_and_auto_are_models() -> None:
     engine, _ = make_pool()
     with live_pool(engine) as live, client(live.url) as http:
         unknown = http.post("/v1/completions", json=completion(model="gpt-4"))
