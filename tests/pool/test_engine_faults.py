@@ -9,9 +9,17 @@ from contextlib import aclosing
 import pytest
 
 from edgecloud.errors import DeadlineExceeded, EngineFailure, InternalError, Unavailable
+from edgecloud.pool.config import PoolConfig
 from edgecloud.pool.plan import StepPlan
+from edgecloud.pool.runner import Drawing
+from edgecloud.pool.scheduler import Scheduler
+from edgecloud.pool.sequence import Job
+from edgecloud.pool.slo import Slo
+from edgecloud.pool.stepper import Stepper
+from edgecloud.pool.ticket import Ask, Ticket
 from edgecloud.types import TextDelta
 from tests.support.fake_pool import make_pool
+from tests.support.fake_runner import FakeRunner
 
 from .engine_builders import gather, make_request, pool, settled, text_of, until
 
@@ -51,6 +59,18 @@ async def test_who_leaves_the_queue_was_never_there() -> None:
 
         assert runner.num_steps == 5
         assert engine.loop.stats.prompt_tokens == len("one|")
+
+
+# cases: E1, E2
+async def test_who_left_between_two_looks_at_the_mail_is_not_taken_in() -> None:
+    # The cancel was looked at before the arrival: nobody would cancel it again.
+    config = PoolConfig(num_blocks=8, block_size=4, context=64, token_budget=32, max_running=4)
+    stepper = Stepper(FakeRunner(8), lambda costs: Scheduler(config, costs=costs), Slo())
+    ticket = Ticket(Ask(Job((1, 2, 3), 4), Drawing()), stepper.abort)
+    ticket.cancel()
+    stepper.take_in(ticket)
+
+    assert not stepper.scheduler.has_work
 
 
 async def test_a_deadline_ends_an_answer_and_frees_its_place() -> None:
