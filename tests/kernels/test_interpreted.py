@@ -19,7 +19,17 @@ pytestmark = [
     pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="this is that process"),
 ]
 
-FORMS = ("attention", "blocks", "kv_write", "linear", "merge", "norms_and_gates", "sampling", "verify")
+FORMS = (
+    "attention",
+    "blocks",
+    "kv_write",
+    "linear",
+    "merge",
+    "norms_and_gates",
+    "sampling",
+    "strictness",
+    "verify",
+)
 
 
 def run_interpreted(*options: str) -> None:
