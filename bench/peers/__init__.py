@@ -22,7 +22,8 @@ from importlib.metadata import requires
 from pip._vendor.packaging.requirements import Requirement
 for found in map(Requirement, requires(sys.argv[1])):
     if found.name not in sys.argv[2:] and (not found.marker or found.marker.evaluate({"extra": ""})):
-        print(f"{found.name}{found.specifier}")
+        extras = f"[{','.join(found.extras)}]" if found.extras else ""
+        print(f"{found.name}{extras}{found.specifier}")
 """
 
 
