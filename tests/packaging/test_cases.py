@@ -8,7 +8,7 @@ from pathlib import Path
 from .conftest import ROOT
 
 PAGE = ROOT / "tests" / "CASES.md"
-ROW = re.compile(r"^\| ([CDEPR]\d+) \|.*\| (.+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| (T?[A-EPR]\d+) \|.*\| (.+) \|$", re.MULTILINE)
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 FUNCTION = re.compile(r"^\s*(?:async )?def (test_\w+)")
 TAG = re.compile(r"# cases: (.+)$")
@@ -36,7 +36,7 @@ def tagged(path: Path) -> set[tuple[str, str]]:
             pairs |= {(case, current) for case in waiting}
             waiting = set()
         if match := TAG.search(line):
-            cases = set(re.findall(r"\b[CDEPR]\d+", match[1]))
+            cases = set(re.findall(r"\bT?[A-EPR]\d+", match[1]))
             if line.startswith("#"):
                 waiting |= cases
             else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from textual import events
 from textual.widgets import Input, OptionList, Static
 
+from edgecloud.app.tui.render.lines import Line
 from edgecloud.app.tui.screens.compare import CompareScreen
 from edgecloud.app.tui.screens.dialogs import Reader
 from edgecloud.app.tui.screens.picker import Picker
@@ -25,7 +28,7 @@ from edgecloud.settings import BudgetSettings, PoolEntry, Settings, load
 from edgecloud.types import CacheInfo
 from tests.support.fake_engine import FakeEngine
 
-from .chatting import driven, make_app, until, words
+from .chatting import Driven, driven, make_app, until, words
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,7 +70,7 @@ async def test_a_first_run_explains_itself_in_three_lines_above_the_focused_prom
     async with driven(make_app(tmp_path), size=(80, 24)) as user:
         text = user.screen_text()
 
-        assert "smollm2 answers on this machine" in text
+        assert "smollm2 answers here, nothing is sent anywhere" in text
         assert "Enter sends" in text
         assert user.app.focused is user.chat.prompt
 
@@ -339,7 +342,7 @@ async def test_a_paste_of_a_megabyte_is_a_chip_and_is_sent_whole(tmp_path: Path)
     engine = FakeEngine(context=10**9)
     pasted = "\n".join(f"line {number} of the paste" for number in range(45_000))
     async with driven(make_app(tmp_path, engine)) as user:
-        # To the app: posted to the widget, it would be inserted twice (cases: TB4).
+        # To the app: posted to the widget, it would be inserted twice.
         user.app.post_message(events.Paste(pasted))
         await until(lambda: user.chat.prompt.text)
         assert user.chat.prompt.text == "[pasted 45,000 lines]"
@@ -593,3 +596,68 @@ def test_no_rule_of_style_touches_every_widget() -> None:
     style = (ROOT / "app" / "tui" / "style" / "app.tcss").read_text()
 
     assert re.findall(r"(?m)^[^/\n{]*\*\s*:[\w-]+[^{\n]*\{", style) == []
+
+
+async def test_a_line_of_a_growing_list_is_wrapped_about_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # cases: TA2
+    wrapped: list[int] = []
+    wrap = Line._rows
+    monkeypatch.setattr(Line, "_rows", lambda line, width: wrapped.append(1) or wrap(line, width))
+    items = [f"- item {number} with words enough to be wrapped once more or twice\n" for number in range(60)]
+    engine = FakeEngine([item.encode() for item in items], decode_s=0.02)
+    async with driven(make_app(tmp_path, engine), size=(60, 24)) as user:
+        await user.ask("hi")
+
+    assert len(wrapped) < 4 * len(items)
+
+
+async def test_offline_nothing_is_connected_to_and_no_name_is_looked_up(tmp_path: Path) -> None:
+    # cases: TE4
+    seen: list[str] = []
+    watching = True
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        if watching and event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.connect"):
+            seen.append(f"{event} {arguments}")
+
+    sys.addaudithook(watch)
+    try:
+        async with driven(make_app(tmp_path, settings=Settings(offline=True))) as user:
+            await user.ask("hi")
+            await user.pilot.press("f2")
+            await until(lambda: isinstance(user.app.screen, Picker))
+            await user.pilot.press("escape")
+            await user.do(f"/export {tmp_path / 'chat.md'}")
+    finally:
+        watching = False
+
+    assert seen == []
+
+
+async def test_the_screen_is_there_before_anybody_answers(tmp_path: Path) -> None:
+    # cases: TE10
+    app = make_app(tmp_path)
+    app.gateway.models = asyncio.Event().wait  # type: ignore[assignment, method-assign]
+    async with app.run_test(size=(80, 24)) as pilot:
+        user = Driven(app, pilot)
+        await until(lambda: "Ask anything" in user.screen_text())
+        await user.type("hi")
+        await pilot.press("enter")
+        await until(lambda: "Hello, world!" in user.screen_text())
+        await app.chat.keep()
+    await app.gateway.aclose()
+    await app.store.aclose()
+
+
+async def test_a_reroute_is_a_seam_under_the_answer(tmp_path: Path) -> None:
+    # cases: TE5
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("hi")
+        node = user.session.conversation.path[-1]
+        node.seams = ("gpu-box is away, local answers.",)
+        await user.chat.show()
+        await user.pilot.pause()
+
+        assert "⚡ gpu-box is away, local answers." in user.screen_text()

@@ -87,8 +87,8 @@ async def test_with_it_one_asks_and_reads_the_answer_and_its_receipt(
         assert str(response.url) == base(server) + "/", "the token is gone from the address"
         assert "default-src 'self'" in response.headers["Content-Security-Policy"]
     assert "http" not in page.replace("http-equiv", ""), "nothing comes from elsewhere"
-    cookies = browser.cookie_jar.filter_cookies(response.url)
-    assert cookies[COOKIE]["httponly"]
+    cookie = next(morsel for morsel in browser.cookie_jar if morsel.key == COOKIE)
+    assert (cookie["httponly"], cookie["samesite"]) == (True, "Strict")
 
     screen = b""
     address = f"ws://127.0.0.1:{server.port}/ws?width=100&height=30"

@@ -310,12 +310,9 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         return "this machine" if would.is_local else self.session.preferences.model or "auto"
 
     def _who(self) -> str:
-        where = (
-            "with nothing sent anywhere" if self.settings.offline or not self.settings.pool else "or a pool"
-        )
-        return (
-            f"Ask anything: {self.settings.model} answers on this machine, {where}. /model gets a larger one."
-        )
+        here = self.settings.offline or not self.settings.pool
+        where = "here, nothing is sent anywhere" if here else "here, or a pool does"
+        return f"{self.settings.model} answers {where}; /model gets a larger one."
 
     # ------------------------------------------------------------------------------------------- commands
 

@@ -22,7 +22,7 @@ MAX_CHATS = 8
 HEADERS = {
     # textual.js puts its styles into the page.
     "Content-Security-Policy": (
-        "default-src 'self'; style-src 'self' 'unsafe-inline'; script-src 'self' 'unsafe-eval'; "
+        "default-src 'self'; style-src 'self' 'unsafe-inline'; script-src 'self'; "
         "img-src 'self' data:; connect-src 'self' ws://127.0.0.1:* ws://localhost:*; frame-ancestors 'none'"
     ),
     "Referrer-Policy": "no-referrer",
@@ -50,6 +50,7 @@ class ChatServer:
         app.add_routes(
             [
                 web.get("/", self._page),
+                web.get("/page.js", self._script),
                 web.get("/ws", self._chat),
                 web.static("/static", static_folder(), show_index=False),
             ]
@@ -91,6 +92,10 @@ class ChatServer:
     async def _page(self, request: web.Request) -> web.StreamResponse:
         page = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
         return web.Response(text=page.replace("SOCKET", f"ws://{request.host}/ws"), content_type="text/html")
+
+    async def _script(self, request: web.Request) -> web.StreamResponse:
+        script = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
+        return web.Response(text=script, content_type="text/javascript")
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         if self._chats >= MAX_CHATS:

@@ -13,8 +13,8 @@ class Welcome(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Label("", id="welcome-who")
-        yield Label("Enter sends, Ctrl+J is a new line, Ctrl+P has every command, F1 helps, Ctrl+Q leaves.")
-        yield Label("Everything is kept on this machine, under every answer stands where it came from.")
+        yield Label("Enter sends, Ctrl+J is a new line, Ctrl+P has all commands, F1 helps.")
+        yield Label("Everything is kept here; under each answer stands where it came from.")
 
     def show(self, who: str) -> None:
         self.query_one("#welcome-who", Label).show(who)

@@ -23,6 +23,7 @@ def make_receipt(**fields: object) -> Receipt:
 
 
 def test_the_line_says_where_how_fast_how_much_and_at_what_price() -> None:
+    # cases: TE11
     assert words.line(make_receipt()) == (
         "local · smollm2 · free · first word 120 ms, 98 tokens/s · 2,010 in, 52 out (1,840 reused)"
     )
