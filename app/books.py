@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import queue
 import threading
@@ -21,6 +22,7 @@ from .run import Closing
 
 if TYPE_CHECKING:
     from ..router.budgets import Limit
+    from ..router.decision import Decision
     from ..router.ledger import Ledger
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,8 @@ Work = Callable[["Ledger"], Any]
 
 HEARTBEAT_S = 5.0
 CLOSE_WAIT_S = 10.0
+TIDY_EVERY = 1000
+"""Requests after which old lines are removed."""
 MOST_KEPT = 10_000
 """Lines kept while the disk refuses them; more are lost, and that is logged."""
 
@@ -44,6 +48,7 @@ class Books:
         self._thread: threading.Thread | None = None
         self._unwritten: list[Work] = []
         self._reserved: set[str] = set()
+        self._num_settled = 0
 
     async def do(self, work: Callable[[Ledger], T]) -> T:
         """The result of `work` on the ledger. Raises what it raises."""
@@ -68,7 +73,7 @@ class Books:
     def settle(self, closing: Closing) -> None:
         """Write how a request ended and what it cost, now or as soon as the disk allows."""
         self._reserved.discard(closing.receipt.id)
-        self._keep(lambda ledger: close_request(ledger, closing))
+        self._keep(lambda ledger: self._settle(ledger, closing))
 
     def bind(self, session: str, reasons: Any) -> None:
         """Keep why a conversation stays on this machine."""
@@ -126,6 +131,12 @@ class Books:
             with contextlib.suppress(StorageError):
                 self._ledger.close()
 
+    def _settle(self, ledger: Ledger, closing: Closing) -> None:
+        close_request(ledger, closing)
+        self._num_settled += 1
+        if self._num_settled % TIDY_EVERY == 0:
+            ledger.tidy()
+
     def _beat(self, ledger: Ledger) -> None:
         if self._reserved:
             ledger.heartbeat(list(self._reserved))
@@ -138,6 +149,7 @@ class Books:
             if self._ledger is None:
                 ledger = self._open_ledger()
                 ledger.reclaim()
+                ledger.tidy()
                 self._ledger = ledger
             future.set_result(work(self._ledger))
         except Exception as error:
@@ -180,4 +192,14 @@ def close_request(ledger: Ledger, closing: Closing) -> None:
         )
         for tried in closing.tried
     ]
-    ledger.settle(entry, attempts, closing.limits, closing.decision)
+    ledger.settle(entry, attempts, closing.limits, _as_json(closing.decision))
+
+
+def _as_json(decision: Decision | str | None) -> str | None:
+    if decision is None:
+        return None
+    if isinstance(decision, str):
+        return json.dumps({"refused": decision})
+    from edgecloud.wire.native import dump_record
+
+    return json.dumps(dump_record(decision))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -297,7 +296,7 @@ class Gateway:
     async def _fail(self, run: Run, turn: OpenTurn | None, error: EdgeCloudError) -> None:
         run.ended(error.code or "failed")
         if not run.tried:
-            run.decision = json.dumps({"refused": error.message})
+            run.decision = error.message
         await self._end(run, turn, run.receipt(), "failed", error)
 
     async def _end(

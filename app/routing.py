@@ -6,7 +6,6 @@ facts -> filter -> (wait for one that only rests) -> rank -> Execution
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from random import Random
 from typing import Any, NamedTuple
@@ -14,7 +13,6 @@ from typing import Any, NamedTuple
 from edgecloud.errors import StorageError
 from edgecloud.settings import Settings
 from edgecloud.types import ChatRequest
-from edgecloud.wire.native import dump_record
 
 from ..router.budgets import limits_of
 from ..router.decision import Allowed, Decision
@@ -106,9 +104,10 @@ class Routing:
         first = chosen[0]
         self._hedges.earn()
         run.mode = decision.mode
-        run.reason = decision.reason
+        if plan.facts.covers is None:
+            run.reason = decision.reason
         run.currency = settings.budget.currency
-        run.decision = json.dumps(dump_record(decision))
+        run.decision = decision
         run.limits = limits_of(settings.budget, run.created, chat_id=chat_id, tenant=run.request.tenant)
         candidates = Candidates(
             chosen,

@@ -24,6 +24,7 @@ from edgecloud.types import (
 
 if TYPE_CHECKING:
     from ..router.budgets import Limit
+    from ..router.decision import Decision
 
 _NANO = 1e9
 
@@ -46,7 +47,9 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """A request that is over, as the books need it; `decision` is JSON, None where nothing was decided."""
+    """A request that is over, as the books need it; `decision` is None where nothing was decided, a sentence
+    where nobody might be asked.
+    """
 
     receipt: Receipt
     created: float
@@ -56,7 +59,7 @@ class Closing:
     outcome: str
     tried: tuple[Tried, ...]
     limits: Sequence[Limit]
-    decision: str | None
+    decision: Decision | str | None
 
 
 class Run:
@@ -72,7 +75,7 @@ class Run:
         self.cache = CacheInfo()
         self.tried: list[Tried] = []
         self.limits: Sequence[Limit] = ()
-        self.decision: str | None = None
+        self.decision: Decision | str | None = None
         self.start: Start | None = None
         self.usage = Usage()
         self.timings = Timings()

@@ -172,7 +172,8 @@ def _money(facts: Facts, view: EngineView, world: World, settings: Settings) -> 
 
 
 def _slo(facts: Facts, view: EngineView, world: World, settings: Settings) -> Verdict:
-    if facts.deadline_s is None:
+    # Of an engine that nobody has measured the speed is a guess, and a guess refuses nobody.
+    if facts.deadline_s is None or not view.speed.num_samples:
         return None
     typical = whole_answer(facts, view).p50
     if typical > facts.deadline_s:

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from ..money import Price
 
 
+KEPT_DECISIONS = 20_000
+"""Of so many of the last requests it can be told why; a decision takes a few kilobytes."""
+
+KEPT_S = 400 * 86400.0
+"""Lines are kept for a year and a month, seconds."""
+
+
 def write_request(connection: sqlite3.Connection, entry: RequestEntry) -> None:
     """Write how a request ended."""
     receipt = entry.receipt
@@ -76,6 +83,19 @@ def write_attempts(
             for each in attempts
         ],
     )
+
+
+def tidy(connection: sqlite3.Connection, now: float) -> None:
+    """Remove what nobody looks at any more: old decisions, the bulkiest, then lines of years ago. What was
+    spent stays counted.
+    """
+    connection.execute(
+        """DELETE FROM decisions WHERE created < (
+               SELECT created FROM decisions ORDER BY created DESC LIMIT 1 OFFSET ?)""",
+        (KEPT_DECISIONS,),
+    )
+    connection.execute("DELETE FROM requests WHERE created < ?", (now - KEPT_S,))
+    connection.execute("DELETE FROM attempts WHERE started < ?", (now - KEPT_S,))
 
 
 def reprice(connection: sqlite3.Connection, engine: str, price: Price, since: float) -> int:

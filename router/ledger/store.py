@@ -75,6 +75,11 @@ class Ledger:
         with self._writing() as connection:
             return reserving.reclaim(connection, self._clock())
 
+    def tidy(self) -> None:
+        """Remove what is too old to be looked at."""
+        with self._writing() as connection:
+            accounts.tidy(connection, self._clock())
+
     def reprice(self, engine: str, price: Price, since: float) -> int:
         """Count an engine's attempts since then (Unix seconds) at this price; returns the difference in
         nano.

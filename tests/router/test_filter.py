@@ -173,7 +173,7 @@ def test_another_currency_counts_by_its_rate() -> None:
 
 
 def test_a_deadline_takes_what_is_too_slow_for_it() -> None:
-    slow = Speed(queue_s=Spread(1.0, 2.0), prefill=Spread(100, 50), decode=Spread(10, 5))
+    slow = Speed(queue_s=Spread(1.0, 2.0), prefill=Spread(100, 50), decode=Spread(10, 5), num_samples=9)
     facts = make_facts(estimated_tokens=100, output_tokens=Spread(50, 80))
     world = make_world(make_local(speed=slow))
 

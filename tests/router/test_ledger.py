@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from edgecloud.errors import BudgetExceeded, NotFound
 from edgecloud.router.budgets import Limit, limits_of
-from edgecloud.router.ledger import AttemptEntry, Ledger, RequestEntry
+from edgecloud.router.ledger import AttemptEntry, Ledger, RequestEntry, accounts
 from edgecloud.router.money import NANO, Price, nano
 from edgecloud.settings import BudgetSettings
 from edgecloud.types import Attempt, CacheInfo, Receipt, Usage
@@ -266,6 +266,19 @@ def test_deleting_a_chat_forgets_what_was_decided_in_it_and_not_what_it_cost(led
     assert ledger.decision("req-1") is None
     assert ledger.receipt("req-1")["chat_id"] is None
     assert spent(ledger, limits())[0] == (NANO, 0)
+
+
+def test_old_decisions_and_lines_go_and_their_cost_stays(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accounts, "KEPT_DECISIONS", 3)
+    for number in range(6):
+        ledger.settle(entry(f"req-{number}", 7, created=NOW + number), [attempt(7)], limits(), "{}")
+    ledger.settle(entry("req-old", 7, created=NOW - 500 * 86400), [attempt(7)], limits(), "{}")
+    ledger.tidy()
+    assert [number for number in range(6) if ledger.decision(f"req-{number}") is not None] == [2, 3, 4, 5]
+    assert [line["id"] for line in ledger.recent(99)] == [f"req-{number}" for number in range(5, -1, -1)]
+    assert spent(ledger, limits())[0] == (49, 0)
 
 
 def test_what_was_learnt_of_engines_is_kept(ledger: Ledger) -> None:
