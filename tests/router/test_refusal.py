@@ -11,7 +11,7 @@ from edgecloud.errors import EdgeCloudError
 from edgecloud.router.facts import Facts, Needs, Privacy, PrivacyReason
 from edgecloud.router.filter import filter
 from edgecloud.router.refusal import refusal, wait_s
-from edgecloud.router.world import BreakerView, Budget, EngineView, KeyLimits, World
+from edgecloud.router.world import BreakerView, Budget, EngineView, KeyLimits, Speed, World
 
 from .worlds import NOW, SETTINGS, make_facts, make_hosted, make_local, make_settings, make_world
 
@@ -89,7 +89,8 @@ def test_a_named_model_that_is_too_small_is_no_matter_of_permission() -> None:
 
 
 def test_a_deadline_that_none_can_keep_is_504() -> None:
-    error = refused(make_facts(deadline_s=0.1))
+    measured = Speed(num_samples=9)
+    error = refused(make_facts(deadline_s=0.1), make_local(speed=measured), make_hosted(speed=measured))
 
     assert (error.status, error.exit_code) == (504, 5)
 
