@@ -235,7 +235,8 @@ def launch_paged_attention(
     _, num_heads, dim = q.shape
     require(dim <= 256, f"Heads of {dim} elements are larger than a tile holds (256).")
     require(q.stride()[1:] == (dim, 1), "The heads of a query are neighbours.")
-    out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+    # Every row belongs to a sequence, and is written: by a chunk's tile, or by a merge.
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     tables, group = plan.tables, num_heads // layer.num_kv_heads
     for tiling in tilings(group, dim, plan.num_sequences):
         queries = tiling.rows // group

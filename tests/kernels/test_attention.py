@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from edgecloud.kernels.attention import paged_attention, paged_attention_referen
 from edgecloud.kernels.attention_plan import plan_attention
 from edgecloud.kernels.kv_cache import allocate_kv_cache
 
-from .builders import TOLERANCE, Step, fill, make_step, row_error
+from .builders import NAN, TOLERANCE, Step, fill, make_step, row_error
 from .conftest import INTERPRETED
 
 FP8 = torch.float8_e4m3fn
@@ -32,6 +34,16 @@ def test_decodes_and_chunks_in_one_batch_over_shuffled_blocks() -> None:
     step = make_step([(1, 1), (65, 1), (70, 20), (33, 0), (18, 18), (20, 3)], kv_heads=2, group=3)
 
     assert error_of(step) < 1e-5
+
+
+def test_every_row_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def poisoned(*shape: Any, **options: Any) -> torch.Tensor:
+        return torch.full(shape[0] if isinstance(shape[0], tuple) else shape, NAN, **options)
+
+    step = make_step([(1, 1), (65, 1), (70, 20), (33, 0), (20, 3)], group=3)
+    monkeypatch.setattr(torch, "empty", poisoned)
+
+    assert paged_attention(step.q, step.layer, step.plan).isfinite().all()
 
 
 def test_zeros_would_not_pass() -> None:
