@@ -109,7 +109,6 @@ def load_runner(plan: ModelPlan, config: PoolConfig, *, name: str = "", threads:
     reader = MatrixReader(source, plan.decoder, plan.weights)
     weights = reader.read_all()
     kv_type = _KV_TYPES[plan.kv_type]
-    context = min(config.context, plan.decoder.context)
     decoder: Decoder | None = None
     if plan.device == "cpu" and plan.weights in ("int8", "float32"):
         try:
@@ -119,7 +118,7 @@ def load_runner(plan: ModelPlan, config: PoolConfig, *, name: str = "", threads:
                 num_blocks=config.num_blocks,
                 block_size=config.block_size,
                 kv_type=kv_type,
-                context=context,
+                context=config.context,
                 max_rows=config.token_budget,
                 threads=torch.get_num_threads(),
                 library_folder=library_folder(),
@@ -133,7 +132,7 @@ def load_runner(plan: ModelPlan, config: PoolConfig, *, name: str = "", threads:
             num_blocks=config.num_blocks,
             block_size=config.block_size,
             kv_type=kv_type,
-            context=context,
+            context=config.context,
             device=torch.device(plan.device),
             max_running=config.max_running,
         )

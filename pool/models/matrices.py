@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -54,10 +55,10 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class DecoderWeights:
-    """`head` is `embedding` itself where the two are tied."""
+    """`head` is `embedding` itself where the two are tied. `layers` are read as they are asked for, once."""
 
     embedding: Matrix
-    layers: list[LayerWeights]
+    layers: Iterable[LayerWeights]
     norm: torch.Tensor
     head: Matrix
 
@@ -92,7 +93,7 @@ class MatrixReader:
         config = self._config
         embedding = self.matrix([("embedding", config.vocab_size)], config.hidden)
         head = embedding if config.tied else self.matrix([("head", config.vocab_size)], config.hidden)
-        layers = [self.layer(index) for index in range(config.layers)]
+        layers = (self.layer(index) for index in range(config.layers))
         return DecoderWeights(embedding, layers, self.vector("norm.weight", config.hidden), head)
 
     def layer(self, index: int) -> LayerWeights:

@@ -66,14 +66,22 @@ class NativeDecoder:
             config.norm_eps,
             *(self._hold(table) for table in tables),
         )
-        self._layers = [self._layer(index, layer) for index, layer in enumerate(weights.layers)]
         self._norm = self._hold(weights.norm)
         self._head = self._linear(weights.head)
+        # What was held last is the head as it is packed.
         self._embedding = _Embedding(self._alive[-1] if weights.head is weights.embedding else None, weights)
-        self._scratch = _Scratch(config, max_rows, context, threads)
         self._num_logits = weights.head.weight.shape[0]
+        self._layers = [self._layer(index, layer) for index, layer in enumerate(weights.layers)]
+        self._scratch = _Scratch(config, max_rows, context, threads)
+        self._max_rows, self._context = max_rows, context
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
+        # C would write past the end of what was made for so many.
+        if len(plan.tokens) > self._max_rows or max(plan.positions) >= self._context:
+            raise ValueError(
+                f"a step of {len(plan.tokens)} tokens up to position {max(plan.positions)}, with room "
+                f"for {self._max_rows} up to {self._context - 1}"
+            )
         step, keep_alive = self._scratch.step(plan)
         hidden = self._scratch.hidden[: len(plan.tokens)]
         hidden.copy_(self._embedding.rows(plan.tokens))
@@ -86,10 +94,17 @@ class NativeDecoder:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         rows = hidden.contiguous()
         out = torch.empty(len(rows), self._num_logits)
-        step = self._scratch.bare(len(rows))
-        self._library.project(
-            byref(self._model), self._norm, byref(self._head), byref(step), rows.data_ptr(), out.data_ptr()
-        )
+        # A prompt may have more choices than a step has tokens.
+        for part, logits in zip(rows.split(self._max_rows), out.split(self._max_rows), strict=True):
+            step = self._scratch.bare(len(part))
+            self._library.project(
+                byref(self._model),
+                self._norm,
+                byref(self._head),
+                byref(step),
+                part.data_ptr(),
+                logits.data_ptr(),
+            )
         return out
 
     def _layer(self, index: int, layer: LayerWeights) -> native.Layer:

@@ -41,6 +41,39 @@ def test_without_a_compiler_torch_computes_and_the_log_says_why(
     assert Pool(runner, config).answer(PROMPT, 8) == expected
 
 
+def test_more_choices_than_tokens_in_a_step_are_drawn_all(tmp_path: Path) -> None:
+    build("llama", tmp_path)
+    config = make_config(token_budget=16, max_running=16)
+    pool = Pool(make_runner(tmp_path, config), config)
+    few = pool.submit(PROMPT[:3], 4, Drawing(temperature=1.0, seed=1))
+    pool.step()
+    pool.scheduler.propose({pool.scheduler.planner.running[0].id: (1, 2, 3)})
+    many = pool.submit(PROMPT[:9], 4, Drawing(temperature=1.0, seed=2), n=15)
+    pool.step()
+    pool.run()
+    # Three rows of the first and its drafts, and one for each of fifteen choices: more than 16.
+    assert len(pool.plans[1].tokens) == 12
+    alone = Pool(pool.runner, config)
+    again = alone.submit(PROMPT[:9], 4, Drawing(temperature=1.0, seed=2), n=15)
+    alone.run()
+    for choice in range(15):
+        assert pool.answers[many, choice] == alone.answers[again, choice]
+    assert pool.answers[few, 0] == alone.answer(PROMPT[:3], 4, Drawing(temperature=1.0, seed=1))
+
+
+def test_a_step_too_large_for_its_memory_is_refused(tmp_path: Path) -> None:
+    build("llama", tmp_path)
+    runner = make_runner(tmp_path, make_config(context=32, token_budget=16))
+    roomy = Pool(runner, make_config(context=64, token_budget=64))
+    roomy.submit(PROMPT[:17], 1)
+    with pytest.raises(ValueError, match="17 tokens"):
+        roomy.step()
+    far = Pool(runner, make_config(context=64, token_budget=16))
+    far.submit(PROMPT[:40], 1)
+    with pytest.raises(ValueError, match="up to 31"):
+        far.run()
+
+
 def test_a_window_forgets_what_lies_before_it(tmp_path: Path) -> None:
     build("mistral", tmp_path)
     config = make_config(caching=False)
