@@ -117,7 +117,11 @@ class Engines:
         settings = self._settings
         found = []
         if self._models.pool("auto") is None:
-            found.append(await self._local(settings.model))
+            try:
+                found.append(await self._local(settings.model))
+            except EdgeCloudError as error:
+                # Who has pools can do without a model here.
+                log.warning("%s is left out: %s", settings.model, error.message)
         found += [self.of_pool(entry) for entry in settings.pool]
         names = [upstream.name for upstream in found]
         if twice := next((name for name in names if names.count(name) > 1), None):

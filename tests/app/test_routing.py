@@ -169,6 +169,16 @@ async def test_without_pools_no_router_is_loaded(tmp_path: Path) -> None:
     assert ledger.receipt(receipt.id)["outcome"] == "ok"
 
 
+async def test_pools_serve_without_any_model_here(tmp_path: Path) -> None:
+    house = House(tmp_path, pool())
+    house.gateway.catalog.engines.pop("small")  # type: ignore[attr-defined]
+    text, _ = await house.answer(ask())
+    assert text == "pool"
+    with pytest.raises(NoPermittedRoute):
+        await house.ask(ask(private=True))
+    await house.close()
+
+
 async def test_a_refused_request_is_in_the_ledger_with_its_reason(tmp_path: Path) -> None:
     house = House(tmp_path, pool())
     request = ask(model="big", private=True)
