@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from edgecloud.app.tui.widgets.receipt import ReceiptLine
 from edgecloud.app.tui.widgets.sidebar import ChatList, Sidebar
 from edgecloud.app.tui.widgets.turns import AnswerView, TurnView
 from edgecloud.errors import UpstreamError
-from edgecloud.settings import BudgetSettings, PoolEntry, Settings, load
+from edgecloud.settings import BudgetSettings, ChatSettings, PoolEntry, Settings, load
 from edgecloud.types import CacheInfo
 from tests.support.fake_engine import FakeEngine
 
@@ -70,7 +72,7 @@ async def test_a_first_run_explains_itself_in_three_lines_above_the_focused_prom
     async with driven(make_app(tmp_path), size=(80, 24)) as user:
         text = user.screen_text()
 
-        assert "smollm2 answers here, nothing is sent anywhere" in text
+        assert "smollm2 answers here, nothing is sent anywhere; /pull" in text
         assert "Enter sends" in text
         assert user.app.focused is user.chat.prompt
 
@@ -162,6 +164,38 @@ async def test_a_thousand_messages_open_with_few_widgets(tmp_path: Path) -> None
         await user.settled()
         assert len(user.chat.query(TurnView)) == 40
         assert user.chat.transcript.scroll_y > 0, "what was read stays where it was"
+
+
+async def test_a_model_is_pulled_while_one_goes_on_asking_and_esc_keeps_what_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def pull(spec: str, settings: Settings, progress: Callable[[int, int, str], None]) -> None:
+        progress(300 * 2**20, 1000 * 2**20, "model.gguf")
+        go_on.wait(20)
+        progress(400 * 2**20, 1000 * 2**20, "model.gguf")
+
+    monkeypatch.setattr("edgecloud.models.pull", pull)
+    async with driven(make_app(tmp_path)) as user:
+        await user.type("/pull hf:some/model:Q4")
+        await user.pilot.press("enter")
+        await until(lambda: "30% of 1,000 MB" in user.screen_text())
+        await user.type("hi")
+        await user.pilot.press("enter")
+        await until(lambda: "Hello, world!" in user.screen_text())
+
+        await user.pilot.press("escape")
+        go_on.set()
+        await user.settled()
+        assert "what came is kept" in user.toasts()[-1]
+        assert "MB" not in user.screen_text()
+
+
+async def test_a_key_for_nothing_is_told(tmp_path: Path) -> None:
+    settings = Settings(chat=ChatSettings(keys={"chat.nwe": "ctrl+g", "chat.new": "ctrl+g"}))
+    async with driven(make_app(tmp_path, settings=settings)) as user:
+        assert [toast for toast in user.toasts() if "chat.nwe" in toast]
 
 
 async def test_the_end_is_followed_unless_somebody_scrolled_up(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from . import chats, looks, routing, turns, views, words
+from . import chats, looks, pulling, routing, turns, views, words
 
 Handler = Callable[..., Coroutine[None, None, Any]]
 
@@ -18,6 +18,7 @@ HANDLERS: Mapping[str, Handler] = {
     "export": chats.export,
     "import": chats.import_,
     "model": routing.model,
+    "pull": pulling.pull,
     "route": routing.route,
     "private": routing.private,
     "preview": routing.preview,

@@ -20,6 +20,7 @@ from edgecloud.settings import Settings
 from edgecloud.types import ChatRequest, Message, ModelCard
 
 from ..commands import HANDLERS
+from ..commands.pulling import Pull
 from ..draft import DraftFile
 from ..ports import Gateway, Store
 from ..session import HERE, Route, Session, Waiting
@@ -41,6 +42,9 @@ LOOKS_PER_S = 12
 
 ROUTER_PAUSE_S = 0.4
 """How long nobody types before the router is asked what it would do."""
+
+LIST_S = 15.0
+"""How often the list of chats is read again: other programs write to it too."""
 
 QUIT_S = 1.0
 """A second Ctrl+C within this time leaves."""
@@ -97,6 +101,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         self.route: Route = HERE
         self.cards: list[ModelCard] = []
         self.editing: Node | None = None
+        self.pulling: Pull | None = None
         self.running: dict[str, Session] = {}
         self._version = -1
         self._looks: Timer | None = None
@@ -111,12 +116,14 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
                 yield TitleBar()
                 yield Welcome()
                 yield Transcript()
+                yield Label("", id="work")
                 yield Label("", id="queue")
                 yield Label("", id="suggestions")
                 yield PromptArea(clock=self.clock)
                 yield FootBar()
 
     async def on_mount(self) -> None:
+        self.set_interval(LIST_S, lambda: self.do(self.load_chats()))
         self._looks = self.set_interval(1 / LOOKS_PER_S, self.look, pause=True)
         self._asking = self.set_interval(ROUTER_PAUSE_S, self._hear_router, pause=True)
         self.query_one(PromptArea).focus()
@@ -135,6 +142,11 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         for prompt in await self.store.prompts():
             self.prompt.earlier.add(prompt)
         await self.load_models()
+        if unknown := sorted(set(self.settings.chat.keys) - binding_ids()):
+            self.say(
+                f"chat.keys names {', '.join(unknown)}, which there is not: the ids are in docs/chat.md.",
+                "warning",
+            )
 
     # ------------------------------------------------------------------------------------------ the session
 
@@ -312,7 +324,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
     def _who(self) -> str:
         here = self.settings.offline or not self.settings.pool
         where = "here, nothing is sent anywhere" if here else "here, or a pool does"
-        return f"{self.settings.model} answers {where}; /model gets a larger one."
+        return f"{self.settings.model} answers {where}; /pull gets a larger model."
 
     # ------------------------------------------------------------------------------------------- commands
 
@@ -347,6 +359,8 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
     def action_escape(self) -> None:
         if self.session.is_running:
             self.session.stop()
+        elif self.pulling is not None:
+            self.pulling.stop()
         elif self.focused is not self.prompt:
             self.transcript.cursor = None
             self.prompt.focus()
@@ -487,3 +501,10 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         """Ask which models there are; without an answer the preview says less."""
         self.cards = await self.gateway.models()
         self.show_bars()
+
+
+def binding_ids() -> frozenset[str]:
+    """Every id that `chat.keys` may name."""
+    named = (ChatScreen, PromptArea, Transcript, ChatList)
+    bindings = [binding for node in named for binding in node.BINDINGS if isinstance(binding, Binding)]
+    return frozenset(binding.id for binding in bindings if binding.id) | {"chat.quit"}

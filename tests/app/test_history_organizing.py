@@ -1,0 +1,127 @@
+"""Chats kept in order: names, notes, what was read, branches, copies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgecloud.app.chats import StoredMessage
+from edgecloud.app.history import History
+from edgecloud.errors import BadRequest, NotFound
+from edgecloud.types import ChatRequest, Message, TextDelta
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    return History(tmp_path / "edgecloud.db", clock=Clock())
+
+
+def asked(history: History, text: str = "why", answer: str = "so", **fields: str) -> str:
+    """A chat with one question and one answer; its id."""
+    turn = history.begin(ChatRequest(messages=(Message("user", text),), door="chat", **fields))  # type: ignore[arg-type]
+    history.append(turn, 0, TextDelta(answer).text)
+    history.finish(turn, None, {0: "stop"}, {}, "complete")
+    return turn.chat_id
+
+
+def test_a_chat_is_renamed_on_one_line(history: History) -> None:
+    chat_id = asked(history)
+
+    history.rename(chat_id, "  a better\n title ")
+
+    assert history.show(chat_id).summary.title == "a better title"
+    with pytest.raises(BadRequest):
+        history.rename(chat_id, " \n ")
+    with pytest.raises(NotFound):
+        history.rename("chat-0", "x")
+
+
+def test_notes_are_kept_with_the_chat_and_go_with_it(history: History) -> None:
+    chat_id = asked(history)
+    assert history.notes(chat_id) == {}
+
+    history.set_notes(chat_id, {"system": "be brief"})
+    history.mark_read(chat_id)
+    assert history.notes(chat_id) == {"system": "be brief"}
+
+    history.remove([chat_id])
+    assert history.notes(chat_id) == {}
+    history.set_notes(chat_id, {"system": "x"})
+    assert history.notes(chat_id) == {}, "a chat that is gone takes no notes"
+
+
+def test_only_what_was_read_once_can_be_unread(history: History) -> None:
+    read, never = asked(history, "one"), asked(history, "two")
+    assert history.unread() == frozenset()
+
+    history.mark_read(read)
+    assert history.unread() == frozenset()
+    asked(history, "more", chat_id=read)
+    asked(history, "more", chat_id=never)
+
+    assert history.unread() == {read}
+
+
+def test_the_branch_that_was_shown_last_is_opened_next(history: History) -> None:
+    chat_id = asked(history, "why", "one")
+    first = history.show(chat_id).path[-1]
+    asked(history, "why", "two", chat_id=chat_id)
+    assert history.show(chat_id).conversation[-1].message.content == "two"
+
+    history.show_branch(chat_id, first)
+    history.show_branch(chat_id, "msg-of-another-chat")
+
+    assert history.show(chat_id).conversation[-1].message.content == "one"
+
+
+def test_prompts_come_back_oldest_first_and_once(history: History) -> None:
+    for text in ("one", "two", "one"):
+        asked(history, text)
+
+    assert history.prompts() == ("two", "one")
+
+
+def test_a_copy_has_the_same_tree_under_other_ids(history: History) -> None:
+    chat_id = asked(history, "why", "one")
+    asked(history, "why", "two", chat_id=chat_id)
+    original = history.show(chat_id)
+
+    copy = history.show(history.insert("a copy", original.messages, original.path[-1]))
+
+    assert [stored.message for stored in copy.messages] == [stored.message for stored in original.messages]
+    assert len(copy.path) == len(original.path)
+    assert not {stored.id for stored in copy.messages} & {stored.id for stored in original.messages}
+    history.remove([chat_id])
+    assert [stored.message.content for stored in history.show(copy.summary.id).messages] == [
+        "why",
+        "one",
+        "two",
+    ]
+
+
+def test_a_message_before_its_parent_is_refused_and_nothing_is_written(history: History) -> None:
+    orphan = StoredMessage("a", "b", Message("user", "x"), status="complete", created=0.0)
+
+    with pytest.raises(BadRequest):
+        history.insert("broken", [orphan], None)
+
+    assert history.list() == ()
+
+
+def test_a_running_answer_is_copied_as_interrupted(history: History) -> None:
+    turn = history.begin(ChatRequest(messages=(Message("user", "why"),), door="chat"))
+    history.append(turn, 0, "half")
+    original = history.show(turn.chat_id)
+
+    copy = history.show(history.insert("a copy", original.messages, original.path[-1]))
+
+    assert (copy.messages[-1].message.content, copy.messages[-1].status) == ("half", "interrupted")
