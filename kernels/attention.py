@@ -60,7 +60,7 @@ def paged_attention_cpu(
     groups = plan.groups
     if len(groups) == 1 and len(groups[0].rows) == len(q):
         return _attend(q, layer, groups[0], scale)
-    out = torch.zeros_like(q) if sum(len(group.rows) for group in groups) < len(q) else torch.empty_like(q)
+    out = torch.empty_like(q)
     for group in groups:
         out.index_copy_(0, group.rows, _attend(q.index_select(0, group.rows), layer, group, scale))
     return out

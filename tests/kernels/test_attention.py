@@ -11,6 +11,7 @@ from edgecloud.kernels import paged
 from edgecloud.kernels.attention import paged_attention, paged_attention_reference
 from edgecloud.kernels.attention_plan import plan_attention
 from edgecloud.kernels.kv_cache import allocate_kv_cache
+from edgecloud.kernels.kv_write import write_kv
 
 from .builders import NAN, TOLERANCE, Step, fill, make_step, row_error
 from .conftest import INTERPRETED
@@ -73,6 +74,20 @@ def test_quantised_rows_count_with_their_scales(cache_dtype: torch.dtype, transp
 
     # The codes of fp8 are multiplied as fp16 only where q is not fp32.
     assert error_of(step) < 1e-5
+
+
+@pytest.mark.parametrize(("cache_dtype", "tolerance"), [(I8, 3e-2), (FP8, 8e-2)], ids=str)
+def test_quantising_keys_and_values_costs_little(cache_dtype: torch.dtype, tolerance: float) -> None:
+    k, v, q = torch.randn(100, 2, 64), torch.randn(100, 2, 64) * 4, torch.randn(1, 6, 64)
+    plan = plan_attention([0, 1], [100], [[3, 1, 4, 0, 5, 9, 2]], 16)
+    slots = torch.tensor(plan.slots(0, 0, 100))
+    results = []
+    for dtype in (F32, cache_dtype):
+        layer = allocate_kv_cache(1, 10, 16, 2, 64, dtype).layers[0]
+        write_kv(k, v, layer, slots)
+        results.append(paged_attention(q, layer, plan))
+
+    assert 1e-3 < row_error(results[1], results[0]) < tolerance
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
