@@ -20,7 +20,7 @@ from .config import PoolConfig
 from .held import HeldPrefixes, held_prefixes, held_tokens
 from .loop import StepLoop
 from .model_text import ModelText
-from .policy import Policy, PolicyName
+from .policy import PolicyName
 from .prepare import Prepared, namespace, prepare
 from .runner import Drawing, Runner
 from .scheduler import Scheduler
@@ -56,7 +56,7 @@ class PoolEngine:
         text: ModelText,
         config: PoolConfig,
         *,
-        policy: PolicyName | Policy = "priority",
+        policy: PolicyName = "priority",
         defaults: Drawing | None = None,
         slo: Slo | None = None,
         watchdog_s: float = 30.0,
