@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
-from edgecloud.errors import DeadlineExceeded, EngineFailure, InternalError, Unavailable
+from edgecloud.errors import BadRequest, DeadlineExceeded, EngineFailure, InternalError, Unavailable
 from edgecloud.pool.config import PoolConfig
 from edgecloud.pool.plan import StepPlan
 from edgecloud.pool.runner import Drawing
@@ -128,6 +128,44 @@ async def test_a_result_that_does_not_answer_the_plan_is_a_fault_of_the_step() -
         runner.execute = execute  # type: ignore[method-assign]
 
         assert text_of(await gather(engine, make_request()))
+
+
+@pytest.mark.parametrize(
+    ("fault", "shown"), [(RuntimeError("no memory"), EngineFailure), (BadRequest("A bad mask."), BadRequest)]
+)
+async def test_a_request_that_cannot_begin_fails_alone(fault: Exception, shown: type[Exception]) -> None:
+    async with pool(num_blocks=16) as (engine, runner):
+        begin = runner.begin
+
+        def broken(request_id: int, prompt: tuple[int, ...], drawing: Drawing) -> None:
+            if prompt[0] == ord("b"):
+                raise fault
+            begin(request_id, prompt, drawing)
+
+        runner.begin = broken  # type: ignore[method-assign]
+        good, bad = await asyncio.gather(
+            gather(engine, make_request("good|")),
+            gather(engine, make_request("bad|")),
+            return_exceptions=True,
+        )
+
+        assert isinstance(bad, shown)
+        assert isinstance(good, list)
+
+
+async def test_an_asker_whose_loop_is_gone_is_let_go() -> None:
+    async with pool(num_blocks=64, context=256, runner={"step_s": 0.002}) as (engine, runner):
+
+        def ask_and_vanish() -> None:
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(anext(engine.generate(make_request(max_tokens=200))))
+            loop.close()
+
+        await asyncio.to_thread(ask_and_vanish)
+        await settled(engine)
+
+        assert runner.num_steps < 150
+        assert engine.loop.metrics.finished == {"abort": 1}
 
 
 async def test_books_that_are_wrong_end_everyone_and_the_next_is_served() -> None:
