@@ -25,10 +25,13 @@ from .index import encode
 from .reading import read
 from .records import Answer, Embedded, Entry, Found, Hit, Key, Near, Recalled, Removal, Stats, Tier, text_of
 from .replay import worth_keeping
-from .same import Judgement, SameAnswer, shipped
+from .same import Judgement, SameAnswer, may_serve, shipped
 from .spaces import Spaces
 from .store import Candidate, Row
 from .tables import MIGRATIONS
+
+FEW = 500
+"""So many kept prompts are read word by word before a vector is made: some milliseconds."""
 
 NUM_CANDIDATES = 8
 """Of the nearest so many are read word by word."""
@@ -91,7 +94,7 @@ class AnswerCache:
                 row = store.find_text(connection, key, answerers, now)
                 if row is not None:
                     return Recalled(self._hit(connection, row, "semantic", 1.0, 1.0, now))
-            return Recalled(is_near=store.has_partition(connection, key))
+            return Recalled(is_near=self._is_near(connection, key))
 
     def similar(
         self, key: Key, embedded: Embedded, answerers: Collection[str], *, fresh: bool = False
@@ -243,6 +246,13 @@ class AnswerCache:
             return Found(hit=self._hit(connection, row, "semantic", candidate.cosine, probability, now))
         answer = text_of(store.events_of(row))
         return Found(near=Near(lookup, row.id, candidate.cosine, probability, would_serve, answer))
+
+    def _is_near(self, connection: sqlite3.Connection, key: Key) -> bool:
+        """Whether a vector is worth its time: in a process that has no embedder yet that is half a second."""
+        if store.has_more(connection, key, FEW):
+            return True
+        asked = read(key.text)
+        return any(may_serve(asked, read(prompt)) for prompt in store.prompts(connection, key))
 
     def _best(
         self, text: str, candidates: list[Candidate], policy: Policy

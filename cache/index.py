@@ -24,11 +24,14 @@ def encode(vector: Vector) -> bytes:
 
 
 class CodeTable:
-    """The codes of one partition, by entry number, which only grow. The arrays grow by doubling."""
+    """The codes of one partition, by entry number, which only grow. The arrays grow by doubling.
+
+    Words come first, entries second: a search runs along each word of all entries, which is how memory lies.
+    """
 
     def __init__(self, num_words: int) -> None:
         self._numbers = np.zeros(16, np.int64)
-        self._codes: Codes = np.zeros((16, num_words), np.uint64)
+        self._codes: Codes = np.zeros((num_words, 16), np.uint64)
         self._size = 0
 
     def __len__(self) -> int:
@@ -43,9 +46,9 @@ class CodeTable:
         """Add an entry newer than all others."""
         if self._size == len(self._numbers):
             self._numbers = np.concatenate([self._numbers, np.zeros_like(self._numbers)])
-            self._codes = np.concatenate([self._codes, np.zeros_like(self._codes)])
+            self._codes = np.concatenate([self._codes, np.zeros_like(self._codes)], axis=1)
         self._numbers[self._size] = number
-        self._codes[self._size] = np.frombuffer(code, np.uint64)
+        self._codes[:, self._size] = np.frombuffer(code, np.uint64)
         self._size += 1
 
     def nearest(self, code: bytes, limit: int = RERANKED) -> list[int]:
@@ -53,5 +56,7 @@ class CodeTable:
         if self._size <= limit:
             return [int(number) for number in self._numbers[: self._size]]
         asked = np.frombuffer(code, np.uint64)
-        distances = np.bitwise_count(self._codes[: self._size] ^ asked).sum(axis=1, dtype=np.uint16)
+        distances = np.zeros(self._size, np.uint16)
+        for word, of_all in zip(asked, self._codes, strict=True):
+            distances += np.bitwise_count(of_all[: self._size] ^ word)
         return [int(number) for number in self._numbers[np.argpartition(distances, limit)[:limit]]]

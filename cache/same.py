@@ -24,6 +24,9 @@ SAME_TEXT = 9.0
 _CONFIRMED, _DENIED = 0.5, 1.0
 """What an entry's own record is worth: each doubling of confirmations, each denial, as a logit."""
 
+_LEAST_SHARED = 0.25
+"""With less in common the cosine would have to be one that such prompts never have."""
+
 
 class Judgement(NamedTuple):
     """One candidate weighed. With a veto the rest says nothing."""
@@ -69,15 +72,28 @@ class SameAnswer:
         return constant + sum(slope * value for slope, value in zip(slopes, values, strict=True))
 
 
+def may_serve(a: Reading, b: Reading) -> bool:
+    """Whether the words alone leave it possible that one answer serves both, whatever their cosine."""
+    if is_same(a, b):
+        return True
+    difference = compare(a, b)
+    return _share(difference) >= _LEAST_SHARED and not veto(a, b, difference)
+
+
 def features(a: Reading, b: Reading, difference: Difference, cosine: float) -> tuple[float, ...]:
     """Cosine, share of the content words in common, and whether the question word is another."""
-    left, right, num_shared, _ = difference
     asks_otherwise = bool(a.question and b.question and a.question != b.question)
     return (
         cosine,
-        num_shared / max(1, num_shared + max(len(left), len(right))),
+        _share(difference),
         float(asks_otherwise),
     )
+
+
+def _share(difference: Difference) -> float:
+    """The share of the longer prompt's content words that the other has too."""
+    left, right, num_shared, _ = difference
+    return num_shared / max(1, num_shared + max(len(left), len(right)))
 
 
 @lru_cache(maxsize=1)

@@ -80,10 +80,18 @@ def find_text(connection: sqlite3.Connection, key: Key, answerers: Collection[st
     return Row(*row) if row else None
 
 
-def has_partition(connection: sqlite3.Connection, key: Key) -> bool:
-    """Whether anything is kept that this request could be compared with."""
-    found = connection.execute("SELECT 1 FROM answers WHERE partition = ? LIMIT 1", (key.partition,))
+def has_more(connection: sqlite3.Connection, key: Key, number: int) -> bool:
+    """Whether more than so many prompts are kept that this one could be compared with."""
+    found = connection.execute(
+        "SELECT 1 FROM answers WHERE partition = ? LIMIT 1 OFFSET ?", (key.partition, number)
+    )
     return found.fetchone() is not None
+
+
+def prompts(connection: sqlite3.Connection, key: Key) -> list[str]:
+    """The kept prompts that this one could be compared with."""
+    found = connection.execute("SELECT prompt FROM answers WHERE partition = ?", (key.partition,))
+    return [prompt for (prompt,) in found]
 
 
 def find_near(
@@ -101,13 +109,21 @@ def find_near(
     ).fetchall()
     if not rows:
         return []
-    cosines = np.stack([np.frombuffer(blob, np.float32) for _, blob in rows]) @ vector
-    by_number = {number: float(cosine) for (number, _), cosine in zip(rows, cosines, strict=True)}
-    found = connection.execute(
-        f"SELECT {_ROW} FROM answers WHERE number IN ({_marks(numbers)}) AND {_servable(answerers)}",
-        (*numbers, *answerers, now, _limit(key)),
+    cosines = np.frombuffer(b"".join(blob for _, blob in rows), np.float32).reshape(len(rows), -1) @ vector
+    nearest = sorted(
+        ((float(cosine), number) for (number, _), cosine in zip(rows, cosines, strict=True)), reverse=True
     )
-    candidates = [Candidate(Row(*row), by_number[row[0]]) for row in found if row[0] in by_number]
+    candidates: list[Candidate] = []
+    # Nearly always the first few may be served: the others' answers are not read from the disk for nothing.
+    for start in range(0, len(nearest), 2 * limit):
+        cosine_of = {number: cosine for cosine, number in nearest[start : start + 2 * limit]}
+        found = connection.execute(
+            f"SELECT {_ROW} FROM answers WHERE number IN ({_marks(cosine_of)}) AND {_servable(answerers)}",
+            (*cosine_of, *answerers, now, _limit(key)),
+        )
+        candidates += [Candidate(Row(*row), cosine_of[row[0]]) for row in found]
+        if len(candidates) >= limit:
+            break
     return sorted(candidates, key=lambda candidate: -candidate.cosine)[:limit]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from .reading import Reading
-from .words import NEGATIONS, SYMMETRIC, are_opposites, are_synonyms, stem
+from .words import NEGATIONS, SYMMETRIC, are_synonyms, opposites_of, stem
 
 Suspicion = Literal["", "added", "replaced"]
 
@@ -46,7 +46,7 @@ def compare(a: Reading, b: Reading) -> Difference:
     opposites = 0
     taken: set[str] = set()
     for word in sorted(tokens_a - tokens_b):
-        other = next((o for o in sorted(tokens_b - tokens_a - taken) if are_opposites(word, o)), None)
+        other = min(opposites_of(word) & (tokens_b - tokens_a - taken), default=None)
         if other is not None:
             opposites += 1
             taken.add(other)

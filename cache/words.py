@@ -160,15 +160,18 @@ def stem(word: str) -> str:
     return cut[:-1] if len(cut) > 3 and cut[-1] == cut[-2] and cut[-1] not in "sl" else cut
 
 
-def are_opposites(left: str, right: str) -> bool:
-    """Whether one word is the other's contrary, by the list or by a prefix that negates."""
-    return right in _OPPOSITES.get(left, ()) or _negates(left, right) or _negates(right, left)
+@lru_cache(maxsize=50_000)
+def opposites_of(word: str) -> frozenset[str]:
+    """The word's contraries: those of the list, and itself with or without a prefix that negates."""
+    found = set(_OPPOSITES.get(word, ()))
+    for prefix in _NEGATING_PREFIXES:
+        if len(word) > 3:
+            found.add(prefix + word)
+        if word.startswith(prefix) and len(word) > len(prefix) + 3:
+            found.add(word.removeprefix(prefix))
+    return frozenset(found)
 
 
 def are_synonyms(left: str, right: str) -> bool:
     """Whether the words share a stem or stand for each other in a question."""
     return stem(left) == stem(right) or not _GROUPS.get(left, set()).isdisjoint(_GROUPS.get(right, ()))
-
-
-def _negates(short: str, long: str) -> bool:
-    return len(short) > 3 and any(long == prefix + short for prefix in _NEGATING_PREFIXES)

@@ -92,6 +92,13 @@ def test_an_empty_partition_asks_for_no_vector(cache: AnswerCache) -> None:
     assert cache.recall(make_key(SKY_TOO), [WHO]).is_near
 
 
+def test_words_that_rule_every_kept_prompt_out_ask_for_no_vector(cache: AnswerCache) -> None:
+    keep(cache, SKY)
+
+    assert not cache.recall(make_key("How do I bake bread at home?"), [WHO]).is_near
+    assert not cache.recall(make_key("Why is the sky not blue?"), [WHO]).is_near
+
+
 def test_distant_and_vetoed_prompts_miss(cache: AnswerCache) -> None:
     keep(cache, SKY)
 
