@@ -1,0 +1,143 @@
+"""The bookkeeper's thread: no line is lost to a disk that refuses for a while, and nobody waits for one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgecloud.app import books as module
+from edgecloud.app.books import Books
+from edgecloud.app.run import Run, Tried
+from edgecloud.errors import BudgetExceeded, StorageError
+from edgecloud.router.budgets import limits_of
+from edgecloud.router.ledger import Ledger
+from edgecloud.router.money import NANO
+from edgecloud.settings import BudgetSettings
+from edgecloud.types import ChatRequest, Usage
+
+
+class Disk:
+    """Opens the ledger, or refuses to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.refuses = False
+        self.num_opened = 0
+
+    def open(self) -> Ledger:
+        self.num_opened += 1
+        if self.refuses:
+            raise StorageError("edgecloud.db is locked.")
+        return Ledger(self.path)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    return Disk(tmp_path / "edgecloud.db")
+
+
+def closing(request_id: str, nano: int = 7) -> Any:
+    run = Run(ChatRequest(prompt="hi", id=request_id))
+    run.tried.append(Tried("big", "host:1", time.time(), 0.1, "ok", Usage(1, 1), nano))
+    return run.closing(run.receipt(), "ok", None)
+
+
+def ids(disk: Disk) -> list[str]:
+    ledger = Ledger(disk.path)
+    try:
+        return [line["id"] for line in ledger.recent(99)][::-1]
+    finally:
+        ledger.close()
+
+
+async def test_lines_are_written_by_the_time_it_is_closed(disk: Disk) -> None:
+    books = Books(disk.open)
+    for number in range(5):
+        books.settle(closing(f"req-{number}"))
+    await books.aclose()
+    assert ids(disk) == [f"req-{number}" for number in range(5)]
+
+
+async def test_what_the_disk_refused_is_written_in_order_when_it_can_be(disk: Disk) -> None:
+    books = Books(disk.open)
+    disk.refuses = True
+    books.settle(closing("req-0"))
+    with pytest.raises(StorageError):
+        await books.do(lambda ledger: None)
+    disk.refuses = False
+    books.settle(closing("req-1"))
+    await books.aclose()
+    assert ids(disk) == ["req-0", "req-1"]
+
+
+async def test_a_disk_that_never_comes_back_fills_no_memory(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_KEPT", 3)
+    books = Books(disk.open)
+    disk.refuses = True
+    for number in range(6):
+        books.settle(closing(f"req-{number}"))
+        with pytest.raises(StorageError):
+            await books.do(lambda ledger: None)
+    disk.refuses = False
+    await books.aclose()
+    assert ids(disk) == ["req-3", "req-4", "req-5"], "the oldest go first"
+
+
+async def test_a_line_that_is_a_bug_does_not_hold_up_the_others(disk: Disk) -> None:
+    books = Books(disk.open)
+    books.keep_engines({"big": object()})
+    books.settle(closing("req-1"))
+    await books.aclose()
+    assert ids(disk) == ["req-1"]
+
+
+async def test_money_is_reserved_before_it_returns_and_a_refusal_is_raised(disk: Disk) -> None:
+    books = Books(disk.open)
+    limits = limits_of(BudgetSettings(per_day=1.0), time.time(), chat_id=None, tenant=None)
+    await books.reserve("req-1", limits, NANO)
+    with pytest.raises(BudgetExceeded):
+        await books.reserve("req-2", limits, 1)
+    await books.aclose()
+
+
+async def test_a_caller_that_leaves_while_reserving_leaves_nothing_reserved(disk: Disk) -> None:
+    books = Books(disk.open)
+    limits = limits_of(BudgetSettings(per_day=1.0), time.time(), chat_id=None, tenant=None)
+    task = asyncio.create_task(books.reserve("req-1", limits, NANO))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    run = Run(ChatRequest(prompt="hi", id="req-1"))
+    run.limits = limits
+    books.settle(run.closing(run.receipt(), "interrupted", None))
+    sums = await books.do(lambda ledger: ledger.sums(limits))
+    assert sums[0] == (0, 0)
+    await books.aclose()
+
+
+async def test_requests_under_way_say_that_they_live(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HEARTBEAT_S", 0.01)
+    books, beats = Books(disk.open), list[tuple[str, ...]]()
+    monkeypatch.setattr(Ledger, "heartbeat", lambda self, names: beats.append(tuple(names)))
+    limits = limits_of(BudgetSettings(per_day=1.0), time.time(), chat_id=None, tenant=None)
+    await books.reserve("req-1", limits, 1)
+    while not beats:  # noqa: ASYNC110 - it happens in a thread
+        await asyncio.sleep(0.01)
+    await books.aclose()
+    assert beats[0] == ("req-1",)
+
+
+async def test_nothing_is_opened_for_nothing(disk: Disk) -> None:
+    await Books(disk.open).aclose()
+    assert disk.num_opened == 0
+    books = Books(disk.open)
+    books.prepare()
+    books.prepare()
+    await books.aclose()
+    assert disk.num_opened == 1
