@@ -69,7 +69,6 @@ class Ticket:
         self._on_cancel = on_cancel
         self._inbox: list[Message] = []
         self._waiter: asyncio.Future[None] | None = None
-        self._closed = False
 
     async def receive(self) -> list[Message]:
         """All messages since the last call; waits for at least one."""
@@ -83,14 +82,13 @@ class Ticket:
         return messages
 
     def cancel(self) -> None:
-        """End the request at the next step boundary, in whatever state it is."""
-        if self.cancelled_at is None and not self._closed:
+        """End the request at the next step boundary, in whatever state it is; nothing where it has ended."""
+        if self.cancelled_at is None:
             self.cancelled_at = time.monotonic()
             self._on_cancel(self)
 
     def deliver(self, messages: list[Message]) -> None:
         """Called on the ticket's own loop."""
         self._inbox.extend(messages)
-        self._closed |= isinstance(messages[-1], Closed)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
