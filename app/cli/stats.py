@@ -58,7 +58,7 @@ HEAD = (
     "engine",
     "requests",
     "failed",
-    "cached",
+    "hits",
     "tokens in",
     "of it cached",
     "out",
