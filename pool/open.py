@@ -22,9 +22,9 @@ from .vocabulary import from_folder, from_gguf
 
 log = logging.getLogger("edgecloud.pool")
 
-# A GPU is there for the pool alone; main memory is not.
+# A GPU is there for the pool alone; main memory is not, and prefixes are kept until all of it is used.
 GPU_SHARE = 0.9
-CPU_SHARE = 0.5
+CPU_SHARE = 0.25
 # For activations, CUDA graphs and what the allocator can't use.
 GPU_RESERVE = 1_000 * MB
 # Bytes of one weight by the form it is kept in, scales included.
