@@ -88,7 +88,7 @@ class EdgeCloudApp(App[None]):
     async def leave(self, code: int) -> None:
         """End with an exit code; what was typed is kept with its chat."""
         try:
-            await self.chat.keep()
+            await self.chat.desk.keep()
         finally:
             self.exit(return_code=code)
 

@@ -88,6 +88,6 @@ async def _run(
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 if app is not None:
-                    await app.chat.keep()
+                    await app.chat.desk.keep()
                 await gateway.aclose()
                 await store.aclose()

@@ -121,6 +121,6 @@ async def driven(app: EdgeCloudApp, size: tuple[int, int] = (100, 36)) -> Any:
         driver = Driven(app, pilot)
         await driver.settled()
         yield driver
-        await app.chat.keep()
+        await app.chat.desk.keep()
     await app.gateway.aclose()
     await app.store.aclose()

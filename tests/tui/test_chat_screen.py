@@ -680,7 +680,7 @@ async def test_the_screen_is_there_before_anybody_answers(tmp_path: Path) -> Non
         await user.type("hi")
         await pilot.press("enter")
         await until(lambda: "Hello, world!" in user.screen_text())
-        await app.chat.keep()
+        await app.chat.desk.keep()
     await app.gateway.aclose()
     await app.store.aclose()
 

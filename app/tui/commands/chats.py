@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def new(screen: ChatScreen, _: str) -> None:
-    await screen.switch(screen.new_session())
+    await screen.switch(screen.desk.new())
 
 
 async def toggle(screen: ChatScreen, _: str) -> None:
@@ -60,14 +60,10 @@ async def delete(screen: ChatScreen, _: str, chat_id: str | None = None) -> None
     question = f"Delete “{chat.summary.title}” and all that was derived from it? It can't be brought back."
     if not await screen.app.push_screen_wait(Confirm(question, "delete it")):
         return
-    running = screen.running.get(chat_id)
-    if running is not None:
-        await running.aclose()
-    if chat_id == screen.session.chat_id:
-        await screen.session.aclose()
+    is_shown = await screen.desk.drop(chat_id)
     removal = await screen.store.remove(chat_id)
-    if chat_id == screen.session.chat_id:
-        screen.session = screen.new_session()
+    if is_shown:
+        screen.desk.session = screen.desk.new()
         screen.prompt.clear_all()
         await screen.show()
     await screen.load_chats()

@@ -26,7 +26,7 @@ _ROUTES = (
 
 async def model(screen: ChatScreen, name: str) -> None:
     async def load() -> Sequence[Choice]:
-        cards = screen.cards = await screen.gateway.models()
+        cards = screen.foresight.cards = await screen.gateway.models()
         try:
             health = await screen.gateway.health()
         except EdgeCloudError:
@@ -46,8 +46,8 @@ async def model(screen: ChatScreen, name: str) -> None:
 
 async def route(screen: ChatScreen, name: str) -> None:
     async def load() -> Sequence[Choice]:
-        screen.cards = await screen.gateway.models()
-        return [*_ROUTES, *(choice for choice in model_choices(screen.cards, None) if choice.value != "auto")]
+        cards = screen.foresight.cards = await screen.gateway.models()
+        return [*_ROUTES, *(choice for choice in model_choices(cards, None) if choice.value != "auto")]
 
     if not name:
         current = screen.route.model or screen.route.mode or "auto"
@@ -61,8 +61,7 @@ async def route(screen: ChatScreen, name: str) -> None:
         screen.route = Route(model=name)
     if screen.route.mode == screen.session.preferences.mode and not screen.route.model:
         screen.route = HERE
-    screen.ask_router()
-    screen.show_bars()
+    screen.look_ahead()
 
 
 async def private(screen: ChatScreen, _: str) -> None:
@@ -77,7 +76,7 @@ async def private(screen: ChatScreen, _: str) -> None:
 
 
 async def preview(screen: ChatScreen, _: str) -> None:
-    request = screen.next_request()
+    request = screen.foresight.request(screen.session, screen.route, screen.prompt.full_text)
     if not request.messages:
         raise BadRequest("There is nothing to send yet.")
     head = [

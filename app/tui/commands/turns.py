@@ -115,7 +115,7 @@ async def _step(screen: ChatScreen, by: int) -> None:
 
 
 async def _follow(screen: ChatScreen) -> None:
-    screen.watch_session(screen.session)
+    screen.desk.watch(screen.session)
     screen.transcript.cursor = None
     screen.transcript.anchor()
     await screen.look()

@@ -21,7 +21,7 @@ async def compare(screen: ChatScreen, names: str) -> None:
     session = screen.session
     if session.is_running:
         raise BadRequest(BUSY)
-    screen.cards = await screen.gateway.models()
+    screen.foresight.cards = await screen.gateway.models()
     routes = [Route(model=name) for name in names.split()] or _both_sides(screen)
     if len(routes) != 2:
         raise BadRequest("Say which two: /compare NAME NAME (there is one model here; /model gets another).")
@@ -49,7 +49,7 @@ async def dashboard(screen: ChatScreen, _: str) -> None:
 
 def _both_sides(screen: ChatScreen) -> list[Route]:
     """This machine and a pool, or the first two models."""
-    chat = [card for card in screen.cards if card.kind == "chat"]
+    chat = [card for card in screen.foresight.cards if card.kind == "chat"]
     here = [card for card in chat if card.engine != "pool"]
     away = [card for card in chat if card.engine == "pool"]
     return [Route(model=card.id) for card in (here[:1] + away[:1] if here and away else chat[:2])]

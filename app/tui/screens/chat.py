@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Input, TextArea
 
 from edgecloud.errors import BadRequest, EdgeCloudError
 from edgecloud.settings import Settings
-from edgecloud.types import ChatRequest, Message, ModelCard
 
 from ..commands import HANDLERS
 from ..commands.pulling import Pull
+from ..desk import Desk
 from ..draft import DraftFile
+from ..foresight import Foresight
 from ..ports import Gateway, Store
 from ..session import HERE, Route, Session, Waiting
+from ..state import frame
 from ..state.attachments import gather
-from ..state.commands import COMMANDS, matching, parse, unescaped
-from ..state.conversation import Conversation, Node
+from ..state.commands import COMMANDS, parse, unescaped
+from ..state.conversation import Node
 from ..state.preferences import Preferences
-from ..state.preview import Preview, of_story, preview
+from ..state.preview import Preview
 from ..widgets.bars import FootBar, TitleBar
 from ..widgets.code import CodeBlock
 from ..widgets.label import Label, plain
@@ -89,25 +90,23 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
+        self.desk = Desk(gateway, store, settings, preferences=preferences, draft=draft, clock=clock)
+        self.desk.ended = self._session_ended
+        self.foresight = Foresight(gateway)
         self.gateway = gateway
         self.store = store
         self.settings = settings
-        self.preferences = preferences
-        self.open_chat = open_chat
-        self.draft = draft
-        self.first_prompt = prompt or (draft.take() if draft is not None else "")
         self.clock = clock
-        self.session = self.new_session()
         self.route: Route = HERE
-        self.cards: list[ModelCard] = []
         self.editing: Node | None = None
         self.pulling: Pull | None = None
-        self.running: dict[str, Session] = {}
+        self._open_chat = open_chat
+        self._first_prompt = prompt
         self._version = -1
+        self._looking = asyncio.Lock()
         self._looks: Timer | None = None
-        self._interrupted_at = -QUIT_S
-        self._story: Preview | None = None
         self._asking: Timer | None = None
+        self._interrupted_at = -QUIT_S
 
     def compose(self) -> ComposeResult:
         with Horizontal():
@@ -123,21 +122,21 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
                 yield FootBar()
 
     async def on_mount(self) -> None:
-        self.set_interval(LIST_S, lambda: self.do(self.load_chats()))
+        self.set_interval(LIST_S, self._reload_chats)
         self._looks = self.set_interval(1 / LOOKS_PER_S, self.look, pause=True)
-        self._asking = self.set_interval(ROUTER_PAUSE_S, self._hear_router, pause=True)
+        self._asking = self.set_interval(ROUTER_PAUSE_S, self._ask_router, pause=True)
         self.query_one(PromptArea).focus()
         self.prompt.take_back = self._take_back
         self.query_one(Sidebar).display = self.app.size.width >= SIDEBAR_FROM
-        if self.first_prompt:
-            self.query_one(PromptArea).put(self.first_prompt)
+        if text := self._first_prompt or self.desk.take_draft():
+            self.prompt.put(text)
         await self.show()
         self.do(self._begin())
 
     async def _begin(self) -> None:
         """What takes time, once the screen is there."""
-        if self.open_chat is not None:
-            await self.open(self.open_chat)
+        if self._open_chat is not None:
+            await self.open(self._open_chat)
         await self.load_chats()
         for prompt in await self.store.prompts():
             self.prompt.earlier.add(prompt)
@@ -149,6 +148,11 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
             )
 
     # ------------------------------------------------------------------------------------------ the session
+
+    @property
+    def session(self) -> Session:
+        """The chat that is shown."""
+        return self.desk.session
 
     @property
     def prompt(self) -> PromptArea:
@@ -171,39 +175,18 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
             return node.children[-1] if node.children else None
         return node
 
-    def new_session(self) -> Session:
-        """A chat in which nothing was said yet."""
-        return Session(
-            self.gateway,
-            self.store,
-            preferences=self.preferences,
-            offline=self.settings.offline,
-            clock=self.clock,
-        )
-
     async def open(self, chat_id: str, message_id: str | None = None) -> None:
         """Show a chat from the history. Raises `NotFound`, `StorageError`."""
-        session = self.running.get(chat_id)
-        if session is None or not session.is_running:
-            chat, receipts, notes = await self.store.chat(chat_id)
-            session = Session(
-                self.gateway,
-                self.store,
-                chat_id=chat_id,
-                title=chat.summary.title,
-                conversation=Conversation.of(chat, receipts),
-                preferences=Preferences.of(notes),
-                offline=self.settings.offline,
-                clock=self.clock,
-            )
+        session = await self.desk.load(chat_id)
         await self.store.mark_read(chat_id)
         await self.switch(session, at=message_id)
 
     async def switch(self, session: Session, *, at: str | None = None) -> None:
-        """Show another session; what was typed stays with the one that is left."""
-        if self.session.chat_id is not None:
-            await self.session.set_preferences(self.session.preferences)
-        self.session, self.editing, self.route = session, None, HERE
+        """Show another session."""
+        # Now, and not when the news of the last change arrives: a command that was typed is no draft.
+        self.session.keep_draft(self.prompt.full_text)
+        await self.desk.hold(session)
+        self.editing, self.route = None, HERE
         self.prompt.put(session.preferences.draft)
         await self.show(at=at)
         self.prompt.focus()
@@ -219,112 +202,68 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         self._version = -1
         await self.look()
 
-    async def keep(self) -> None:
-        """Stop what runs so that its partial is kept, and keep what was typed and not sent."""
-        for session in {*self.running.values(), self.session}:
-            await session.aclose()
-        if self.session.chat_id is not None:
-            await self.session.set_preferences(self.session.preferences)
-        elif self.draft is not None:
-            self.draft.keep(self.session.preferences.draft)
-
     # ------------------------------------------------------------------------------------------- looking
 
     async def look(self) -> None:
         """Show what changed since the last look."""
-        session = self.session
-        if session.version != self._version:
-            self._version = session.version
-            self.ask_router()
-            await self.transcript.sync()
-            self.show_bars()
-        if session.turn is not None and session.answering is not None:
-            self.transcript.look(session.answering, session.turn, self.clock())
-        if session.warning:
-            self.say(session.warning, "warning")
-            session.warning = None
-        if self._looks is not None:
-            if session.is_running:
-                self._looks.resume()
-            else:
-                self._looks.pause()
+        async with self._looking:  # a timer looks, and so does whoever changed something
+            session = self.session
+            if session.version != self._version:
+                self._version = session.version
+                await self.transcript.sync()
+                self.look_ahead()
+            if session.turn is not None and session.answering is not None:
+                self.transcript.look(session.answering, session.turn, self.clock())
+            if session.warning:
+                self.say(session.warning, "warning")
+                session.warning = None
+            if self._looks is not None:
+                if session.is_running:
+                    self._looks.resume()
+                else:
+                    self._looks.pause()
 
     def show_bars(self) -> None:
-        """Show title, badges, queue, and what a prompt would do."""
-        session, chosen = self.session, self.session.preferences
-        badges = [
-            "offline" if self.settings.offline else "",
-            "private" if chosen.private else "",
-            chosen.described(),
-            "system prompt" if chosen.system else "",
-            chosen.model if chosen.model != "auto" else "",
-        ]
-        self.query_one(TitleBar).show(session.title, [badge for badge in badges if badge])
-        queue = self.query_one("#queue", Label)
-        queue.display = bool(session.queue)
-        waiting = "waits" if len(session.queue) == 1 else "wait"
-        act = "" if session.is_running else ", Enter sends"
-        if session.queue:
-            queue.show(f"{len(session.queue)} {waiting} · ↑ takes back{act}: {session.queue[-1].typed[:60]}")
+        """Show what holds, what waits, and what a prompt would do."""
+        session, chosen, would = self.session, self.session.preferences, self.would()
+        self.query_one(TitleBar).show(session.title, frame.badges(self.settings, chosen))
+        waiting = frame.queue([each.typed for each in session.queue], is_running=session.is_running)
+        self._show_hint("#queue", waiting)
         self.query_one(Welcome).display = session.is_fresh
+        self.query_one(Welcome).show(frame.welcome(self.settings))
         self.transcript.display = not session.is_fresh
-        self.query_one(Welcome).show(self._who())
-        would = self.would()
         self.query_one(FootBar).show(would.line())
+        turn, is_editing = self.route.model or self.route.mode or "", self.editing is not None
+        title = frame.frame(self.settings, chosen, would, turn=turn, is_editing=is_editing)
         # As content: a model's name is no markup.
-        self.prompt.border_title = plain("edit" if self.editing else self._frame(would))  # type: ignore[assignment]
+        self.prompt.border_title = plain(title)  # type: ignore[assignment]
         self.set_class(self.settings.offline, "-offline")
         self.set_class(chosen.private, "-private")
 
     def would(self) -> Preview:
         """What would happen if the prompt were sent now, as far as is known without asking."""
-        if self._story is not None:
-            return self._story
-        return preview(self.route.model or self.session.preferences.model, self.cards, self._length())
+        return self.foresight.preview(self.session, self.route, self.prompt.text)
 
-    def next_request(self) -> ChatRequest:
-        """What would be sent now."""
-        typed = self.prompt.full_text
-        request = self.session.request(self.session.last_sendable(), self.route)
-        if typed.strip():
-            request = replace(request, messages=(*request.messages, Message("user", typed)))
-        return request
-
-    def ask_router(self) -> None:
-        """Ask what would be decided, once nobody has typed for a moment; without pools nothing is decided."""
-        self._story = None
+    def look_ahead(self) -> None:
+        """Show what is known at once, and ask the router once nobody has typed for a moment; without pools
+        it decides nothing.
+        """
+        self.foresight.forget()
+        self.show_bars()
         if self.settings.pool and self._asking is not None:
             self._asking.reset()
             self._asking.resume()
 
-    async def _hear_router(self) -> None:
+    async def _ask_router(self) -> None:
         if self._asking is not None:
             self._asking.pause()
-        try:
-            self._story = of_story(await self.gateway.explain(self.next_request()), self._length())
-        except EdgeCloudError as error:
-            self._story = Preview(error.message, False, 0)
+        await self.foresight.ask(self.session, self.route, self.prompt.full_text)
         self.show_bars()
 
-    def _length(self) -> int:
-        messages = self.session.conversation.messages(self.session.conversation.head)
-        typed = len(self.prompt.text) + len(self.session.preferences.system)
-        return typed + sum(len(message.content) for message in messages)
-
-    def _frame(self, would: Preview) -> str:
-        """What the frame of the prompt says of where it goes."""
-        if self.session.preferences.private:
-            return "private: this machine only"
-        if self.settings.offline:
-            return "offline: this machine only"
-        if self.route.is_set:
-            return f"this turn: {self.route.model or self.route.mode}"
-        return "this machine" if would.is_local else self.session.preferences.model or "auto"
-
-    def _who(self) -> str:
-        here = self.settings.offline or not self.settings.pool
-        where = "here, nothing is sent anywhere" if here else "here, or a pool does"
-        return f"{self.settings.model} answers {where}; /pull gets a larger model."
+    def _show_hint(self, id: str, text: str) -> None:
+        label = self.query_one(id, Label)
+        label.display = bool(text)
+        label.show(text)
 
     # ------------------------------------------------------------------------------------------- commands
 
@@ -429,24 +368,15 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         self.prompt.clear_all()
         self.prompt.earlier.add(text)
         self.editing, self.route = None, HERE
-        self.watch_session(self.session)
+        self.desk.watch(self.session)
         self.transcript.anchor()
         await self.look()
 
-    def watch_session(self, session: Session) -> None:
-        """Notice when its answer ends, whatever is shown then."""
-        session.ended = self._session_ended
-        if session.chat_id is not None:
-            self.running[session.chat_id] = session
-
     def _session_ended(self, session: Session) -> None:
-        if session.chat_id is not None and not session.queue:
-            self.running.pop(session.chat_id, None)
-        self.do(self._after(session))
+        if self.is_attached:
+            self.do(self._after(session))
 
     async def _after(self, session: Session) -> None:
-        if not self.is_attached:
-            return
         if session is self.session:
             await self.look()
             if session.chat_id is not None:
@@ -457,17 +387,11 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
 
     @on(TextArea.Changed, "#prompt")
     def prompt_changed(self) -> None:
+        if not self.is_mounted:
+            return  # the screen is being put together or taken down
         self.session.keep_draft(self.prompt.full_text)
-        self.ask_router()
-        try:
-            self.query_one(FootBar).show(self.would().line())
-            commands = matching(self.prompt.text)
-            line = "   ".join(f"/{command.name} {command.argument}".rstrip() for command in commands[:8])
-            suggestions = self.query_one("#suggestions", Label)
-            suggestions.display = bool(commands)
-            suggestions.show(f"{line}\n{commands[0].help}" if commands else "")
-        except NoMatches:
-            pass  # the screen is being put together or taken down
+        self._show_hint("#suggestions", frame.suggestions(self.prompt.text))
+        self.look_ahead()
 
     @on(Transcript.TopReached)
     async def top_reached(self) -> None:
@@ -499,8 +423,12 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
 
     async def load_models(self) -> None:
         """Ask which models there are; without an answer the preview says less."""
-        self.cards = await self.gateway.models()
+        self.foresight.cards = await self.gateway.models()
         self.show_bars()
+
+    def _reload_chats(self) -> None:
+        if self.query_one(Sidebar).display:
+            self.do(self.load_chats())
 
 
 def binding_ids() -> frozenset[str]:

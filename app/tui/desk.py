@@ -1,0 +1,110 @@
+"""Which chat is held, and those that still answer behind it; nothing typed or coming is lost between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from edgecloud.settings import Settings
+
+from .draft import DraftFile
+from .ports import Gateway, Store
+from .session import Session
+from .state.conversation import Conversation
+from .state.preferences import Preferences
+
+
+class Desk:
+    """`session` is the chat that is shown. `ended` is called with every session whose answer has ended."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        store: Store,
+        settings: Settings,
+        *,
+        preferences: Preferences,
+        draft: DraftFile | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.gateway = gateway
+        self.store = store
+        self.settings = settings
+        self.preferences = preferences
+        self.clock = clock
+        self.ended: Callable[[Session], None] = lambda session: None
+        self._draft = draft
+        self._watched: set[Session] = set()
+        self.session = self.new()
+
+    def new(self) -> Session:
+        """A chat in which nothing was said yet."""
+        return self._session(preferences=self.preferences)
+
+    async def load(self, chat_id: str) -> Session:
+        """A chat from the history, or as it is held while it answers. Raises `NotFound`, `StorageError`."""
+        for held in (self.session, *self._watched):
+            if held.chat_id == chat_id and held.is_running:
+                return held
+        chat, receipts, notes = await self.store.chat(chat_id)
+        return self._session(
+            chat_id=chat_id,
+            title=chat.summary.title,
+            conversation=Conversation.of(chat, receipts),
+            preferences=Preferences.of(notes),
+        )
+
+    async def hold(self, session: Session) -> None:
+        """Show another chat; what was typed stays with the one that is left."""
+        if self.session.chat_id is not None:
+            await self.session.set_preferences(self.session.preferences)
+        self.session = session
+
+    def watch(self, session: Session) -> None:
+        """Notice when its answer ends, whatever is shown then."""
+        session.ended = self._session_ended
+        self._watched.add(session)
+
+    async def drop(self, chat_id: str) -> bool:
+        """Stop what runs in a chat that is being deleted; True if it is the one that is shown."""
+        for session in [*self._watched, self.session]:
+            if session.chat_id == chat_id:
+                await session.aclose()
+        return self.session.chat_id == chat_id
+
+    def take_draft(self) -> str:
+        """What was typed into a new chat when the app was left, once."""
+        return self._draft.take() if self._draft is not None else ""
+
+    async def keep(self) -> None:
+        """Stop what runs so that its partial is kept, and keep what was typed and not sent."""
+        for session in {*self._watched, self.session}:
+            await session.aclose()
+        if self.session.chat_id is not None:
+            await self.session.set_preferences(self.session.preferences)
+        elif self._draft is not None:
+            self._draft.keep(self.session.preferences.draft)
+
+    def _session_ended(self, session: Session) -> None:
+        if not session.queue:
+            self._watched.discard(session)
+        self.ended(session)
+
+    def _session(
+        self,
+        *,
+        preferences: Preferences,
+        chat_id: str | None = None,
+        title: str = "",
+        conversation: Conversation | None = None,
+    ) -> Session:
+        return Session(
+            self.gateway,
+            self.store,
+            chat_id=chat_id,
+            title=title,
+            conversation=conversation,
+            preferences=preferences,
+            offline=self.settings.offline,
+            clock=self.clock,
+        )
