@@ -77,7 +77,7 @@ async def test_a_limit_of_ours_that_the_pool_notices_first_is_still_the_upstream
 
 
 async def test_closing_frees_the_blocks_over_there() -> None:
-    pool, runner = make_pool(num_blocks=64, context=256, runner={"step_s": 0.002})
+    pool, runner = make_pool(num_blocks=64, context=256, runner={"step_s": 0.01})
     with live_pool(pool) as live:
         async with engine_at(live.url, model="fake") as engine:
             async with aclosing(engine.generate(make_request(max_tokens=200))) as events:

@@ -29,15 +29,24 @@ from .engine_builders import gather, make_request, pool, settled, text_of, until
 # cases: E1, E3
 @pytest.mark.parametrize("steps", [1, 2, 4])
 async def test_who_leaves_is_gone_within_a_step_or_two(steps: int) -> None:
-    async with pool(num_blocks=64, context=256, runner={"step_s": 0.001}) as (engine, runner):
+    gate = threading.Event()
+
+    def before_step(plan: StepPlan) -> None:
+        if runner.num_steps > steps:
+            gate.wait(20)
+
+    async with pool(num_blocks=64, context=256, runner={"before_step": before_step}) as (engine, runner):
         async with aclosing(engine.generate(make_request(max_tokens=200))) as events:
+            num_seen = 0
             async for event in events:
-                if isinstance(event, TextDelta) and runner.num_steps >= steps:
+                num_seen += isinstance(event, TextDelta)
+                if num_seen == steps:
                     break
-            left_at = runner.num_steps
+        gate.set()
         await settled(engine)
 
-        assert runner.num_steps <= left_at + 2
+        # The one that was under way, and none after it.
+        assert runner.num_steps <= steps + 1
         assert engine.loop.metrics.finished == {"abort": 1}
         assert engine.loop.metrics.cancel.total == 1
         assert engine.loop.metrics.wasted["cancelled"] >= 4
@@ -154,7 +163,7 @@ async def test_a_request_that_cannot_begin_fails_alone(fault: Exception, shown: 
 
 
 async def test_an_asker_whose_loop_is_gone_is_let_go() -> None:
-    async with pool(num_blocks=64, context=256, runner={"step_s": 0.002}) as (engine, runner):
+    async with pool(num_blocks=64, context=256, runner={"step_s": 0.01}) as (engine, runner):
 
         def ask_and_vanish() -> None:
             loop = asyncio.new_event_loop()
@@ -260,7 +269,7 @@ async def test_a_probe_finds_logits_that_are_none(logprob: float, monkeypatch: p
 
 # cases: E74
 async def test_after_everybody_left_every_gauge_is_zero() -> None:
-    async with pool(num_blocks=64, context=256, runner={"step_s": 0.001}) as (engine, _):
+    async with pool(num_blocks=64, context=256, runner={"step_s": 0.01}) as (engine, _):
         tasks = [
             asyncio.create_task(gather(engine, make_request(f"p{n}", max_tokens=100, n=1 + n % 2)))
             for n in range(8)

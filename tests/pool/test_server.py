@@ -203,7 +203,7 @@ def test_the_urgent_goes_first_and_what_runs_is_left_alone(gate: Gate) -> None:
 # cases: E3, E7
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_hangs_up_is_gone_within_a_step_or_two(stream: bool) -> None:
-    engine, runner = make_pool(num_blocks=64, context=256, runner={"step_s": 0.002})
+    engine, runner = make_pool(num_blocks=64, context=256, runner={"step_s": 0.01})
     with live_pool(engine) as live:
         connection = live.connect()
         connection.sendall(post_bytes(completion(max_tokens=200, stream=stream), "/v1/completions"))
@@ -219,7 +219,7 @@ def test_a_client_that_hangs_up_is_gone_within_a_step_or_two(stream: bool) -> No
 
 # cases: E71, E2
 def test_one_name_for_two_requests_and_a_late_hang_up_of_the_first() -> None:
-    engine, _ = make_pool(num_blocks=64, context=256, runner={"step_s": 0.002})
+    engine, _ = make_pool(num_blocks=64, context=256, runner={"step_s": 0.01})
     with live_pool(engine) as live, client(live.url, headers={"x-request-id": "twin"}) as http:
         connection = live.connect()
         first = post_bytes(completion("one|", max_tokens=200, stream=True), "/v1/completions")

@@ -116,7 +116,7 @@ def test_metrics_tell_the_story_in_the_fields_own_names() -> None:
 
 
 def test_what_is_computed_for_nobody_is_told() -> None:
-    engine, runner = make_pool(num_blocks=64, context=256, slo=Slo(0.0, 0.0), runner={"step_s": 0.001})
+    engine, runner = make_pool(num_blocks=64, context=256, slo=Slo(0.0, 0.0), runner={"step_s": 0.01})
     with live_pool(engine) as live, client(live.url) as http:
         with http.stream("POST", "/v1/completions", json=completion(max_tokens=200, stream=True)) as answer:
             pieces = answer.iter_bytes()
