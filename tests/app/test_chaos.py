@@ -5,6 +5,7 @@ and a ledger that is right.
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import sqlite3
 import time
@@ -26,6 +27,7 @@ from edgecloud.types import ChatRequest, Event, Finish, Message, Notice, TextDel
 from tests.pool.scripted_upstream import DONE, STREAM, Call, Script, chunked, delta, finish, upstream, usage
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_gateway import FakeCatalog
+from tests.support.process import Process
 
 HERE = "It is answered here."
 
@@ -302,3 +304,44 @@ async def test_a_locked_database_lets_nobody_spend(tmp_path: Path) -> None:
         lock.execute("ROLLBACK")
         lock.close()
         assert await made.ask(model="big", mode="pool") == "Fine."
+
+
+@pytest.fixture
+def pool_process(tmp_path: Path) -> Process:
+    folders = {"EDGECLOUD_HOME": str(tmp_path), "EDGECLOUD_RUNTIME": str(tmp_path)}
+    return Process(0, 0.0, -1, environment=folders)
+
+
+@pytest.mark.slow
+async def test_a_pool_that_hangs_and_is_killed_before_its_first_token_is_replaced(
+    tmp_path: Path, pool_process: Process
+) -> None:
+    url = await asyncio.to_thread(lambda: pool_process.url)
+    made = House(tmp_path, PoolEntry(name="big", url=f"{url}/v1", model="fake"), **NO_DRAFTS)
+    pool_process.signal(signal.SIGSTOP)
+    asking = asyncio.create_task(made.ask())
+    await asyncio.sleep(0.3)
+    assert not asking.done()
+    pool_process.signal(signal.SIGKILL)
+    assert await asking == HERE
+    assert made.outcomes == [("big", "upstream_failed"), ("small", "ok")]
+    await made.gateway.aclose()
+    pool_process.wait()
+
+
+@pytest.mark.slow
+async def test_a_pool_that_is_killed_in_the_middle_leaves_its_partial_and_one_error(
+    tmp_path: Path, pool_process: Process
+) -> None:
+    url = await asyncio.to_thread(lambda: pool_process.url)
+    made = House(tmp_path, PoolEntry(name="big", url=f"{url}/v1", model="fake"), **NO_DRAFTS)
+    asking = asyncio.create_task(made.ask(model="big"))
+    while len(made.text) < 3:  # noqa: ASYNC110 - the house has no event for it
+        await asyncio.sleep(0.005)
+    pool_process.signal(signal.SIGKILL)
+    with pytest.raises(UpstreamError):
+        await asking
+    assert 3 <= len(made.text) < 30
+    assert made.local.requests == []
+    await made.gateway.aclose()
+    pool_process.wait()
