@@ -94,9 +94,8 @@ def name_of(dtype: torch.dtype) -> str:
     return {BF16: "bf16", I8: "int8", FP8: "fp8"}[dtype]
 
 
-def filled_cache(blocks: int, cache: torch.dtype, device: torch.device) -> KvCache:
-    """Turned as the device's own would be, with random content: K around 1, V around 4."""
-    turn = cache in QUANTIZED and device.type == "cuda"
+def filled_cache(blocks: int, cache: torch.dtype, device: torch.device, turn: bool) -> KvCache:
+    """With random content: K around 1, V around 4."""
     made = allocate_kv_cache(1, blocks, PAGE, KV_HEADS, DIM, cache, device, transpose_v=turn)
     layer = made.layers[0]
     for start in range(0, blocks, 4096):
@@ -113,18 +112,18 @@ def attend(name: str, batch: int, context: int, queries: int, cache: torch.dtype
     def make(device: torch.device, is_small: bool) -> Work:
         n, length, count = (2, 150, min(queries, 40)) if is_small else (batch, context, queries)
         pages = -(-length // PAGE)
-        made = filled_cache(n * pages + 1, cache, torch.device("cpu") if is_small else device)
+        turn = cache in QUANTIZED and device.type == "cuda"
+        made = filled_cache(n * pages, cache, torch.device("cpu") if is_small else device, turn)
         order = list(range(n * pages))
         random.Random(0).shuffle(order)
         tables = [order[i * pages : (i + 1) * pages] for i in range(n)]
         numbers = [count * i for i in range(n + 1)], [length] * n, tables, PAGE
         q = torch.randn(count * n, HEADS, DIM).to(BF16)
-        moved = allocate_kv_cache(
-            1, n * pages + 1, PAGE, KV_HEADS, DIM, cache, device, transpose_v=made.layers[0].rows is None
-        )
+        layer = made.layers[0]
         if is_small:
+            moved = allocate_kv_cache(1, n * pages, PAGE, KV_HEADS, DIM, cache, device, transpose_v=turn)
             moved.storage.copy_(made.storage)
-        layer = moved.layers[0] if is_small else made.layers[0]
+            layer = moved.layers[0]
         plan, q_there = plan_attention(*numbers, device=device), q.to(device)
         pairs = n * (count * length - count * (count - 1) / 2)
         row = 2 * KV_HEADS * (DIM * cache.itemsize + (4 if cache in QUANTIZED else 0))
@@ -249,17 +248,33 @@ def rotate(device: torch.device, is_small: bool, tokens: int, cache: torch.dtype
     tokens = 5 if is_small else tokens
     qkv = torch.randn(tokens, HEADS + 2 * KV_HEADS, DIM).to(BF16)
     angles = torch.rand(tokens, DIM // 2) * 100
-    made = filled_cache(tokens // PAGE + 1, cache, torch.device("cpu"))
+    here = allocate_kv_cache(1, tokens // PAGE + 1, PAGE, KV_HEADS, DIM, cache)
     there = allocate_kv_cache(1, tokens // PAGE + 1, PAGE, KV_HEADS, DIM, cache, device)
     slots = torch.randperm(tokens)
     inputs = qkv, angles.cos(), angles.sin()
     moved = [each.to(device) for each in (*inputs, slots)]
     row = 2 * KV_HEADS * (DIM * cache.itemsize + (4 if cache in QUANTIZED else 0))
+
+    def run() -> list[torch.Tensor]:
+        return [rotary.rotary_write_kv(*moved[:3], there.layers[0], moved[3])]
+
+    def run_and_read() -> list[torch.Tensor]:
+        return [*run(), *stored(there)]
+
+    def reference() -> list[torch.Tensor]:
+        return [rotary.rotary_write_kv_reference(*inputs, here.layers[0], slots), *stored(here)]
+
     return Work(
-        run=lambda: rotary.rotary_write_kv(*moved[:3], there.layers[0], moved[3]),
-        reference=lambda: rotary.rotary_write_kv_reference(*inputs, made.layers[0], slots),
-        moved=qkv.nbytes + tokens * (2 * HEADS * DIM + row),
+        run_and_read if is_small else run, reference, moved=qkv.nbytes + tokens * (2 * HEADS * DIM + row)
     )
+
+
+def stored(cache: KvCache) -> list[torch.Tensor]:
+    """All keys and values, as the numbers that they mean."""
+    layer = cache.layers[0]
+    if layer.k_scale is None or layer.v_scale is None:
+        return [layer.k.float(), layer.v.float()]
+    return [layer.k.float() * layer.k_scale.unsqueeze(-1), layer.v.float() * layer.v_scale.unsqueeze(-1)]
 
 
 def write(device: torch.device, is_small: bool, cache: torch.dtype) -> Work:
