@@ -101,6 +101,7 @@ async def test_an_error_is_a_sentence_in_the_chat(tmp_path: Path) -> None:
         assert "[/] The pool is away: try again later. · Tab, r asks again" in user.screen_text()
 
 
+@pytest.mark.slow
 async def test_no_command_ends_the_app_whatever_follows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,7 @@ async def still(user: Driven, receipt: Receipt = RECEIPT) -> None:
 
 
 @pytest.mark.parametrize("theme", ["dark", "light", "ansi"])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ["small", pytest.param("wide", marks=pytest.mark.slow)])
 async def test_an_answer_with_all_of_markdown(tmp_path: Path, size: str, theme: str) -> None:
     engine = FakeEngine(words(MARKDOWN), thoughts=["Let me think ", "about it."], name="smollm2")
     async with driven(make_app(tmp_path, engine, theme=theme), SIZES[size]) as user:

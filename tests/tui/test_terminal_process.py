@@ -78,7 +78,12 @@ def terminal(home: Path, *arguments: str, **extra: str) -> Iterator[Terminal]:
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGQUIT, 131)],
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+        pytest.param(signal.SIGQUIT, 131, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_ends_it_with_its_code_and_the_terminal_as_it_was(
     tmp_path: Path, number: signal.Signals, code: int
@@ -146,6 +151,7 @@ def test_keys_of_every_terminal_do_what_they_say(tmp_path: Path) -> None:
         assert kept.messages[0].message.content == "a\na\na\nx>END<"
 
 
+@pytest.mark.slow
 def test_a_paste_without_marks_is_not_sent_in_halves(tmp_path: Path) -> None:
     with terminal(tmp_path) as chat:
         chat.send("first line\rsecond line\rthird line\r")
@@ -167,12 +173,14 @@ def test_without_a_terminal_it_says_what_to_use(tmp_path: Path) -> None:
     assert done.stdout == b""
 
 
+@pytest.mark.slow
 def test_alone_on_a_terminal_it_is_the_chat(tmp_path: Path) -> None:
     with terminal(tmp_path) as chat:
         chat.send("\x11")
         assert chat.wait() == 0
 
 
+@pytest.mark.slow
 def test_stderr_in_a_file_is_not_drawn_into(tmp_path: Path) -> None:
     errors = tmp_path / "errors"
     command = f"{sys.executable} -m tests.support.chat_process chat 2>{errors}"
