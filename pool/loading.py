@@ -23,14 +23,13 @@ from edgecloud.kernels.kv_cache import row_bytes
 from edgecloud.kernels.native import NativeUnavailable
 
 from .config import PoolConfig
-from .models.config import DecoderConfig, config_from_gguf, config_from_json
+from .models.config import DecoderConfig
+from .models.files import open_weights, read_config
 from .models.matrices import MatrixReader, WeightForm, came_quantized
 from .models.native_decoder import NativeDecoder
 from .models.torch_decoder import TorchDecoder
 from .runner import RunnerFacts
 from .torch_runner import TorchRunner
-from .vocabulary import read_json
-from .weights import open_weights
 
 if TYPE_CHECKING:
     from .models.decoder import Decoder
@@ -82,7 +81,7 @@ def plan_model(
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("This machine has no CUDA device that torch can use: choose --device cpu.")
     found: Literal["cuda", "cpu"] = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
-    config = config_from_json(read_json(path / "config.json")) if path.is_dir() else config_from_gguf(path)
+    config = read_config(path)
     if weights == "auto":
         quantized = came_quantized(open_weights(path, config))
         if found == "cuda":

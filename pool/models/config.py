@@ -89,7 +89,7 @@ def config_from_gguf(path: Path) -> DecoderConfig:
         frequencies = tuple(frequency / factor for frequency in frequencies)
     # Llama 3's scaling comes as a divisor per pair of dimensions.
     if "rope_freqs.weight" in tensors:
-        from ..weights_gguf import read_dense
+        from .weights_gguf import read_dense
 
         divisors = read_dense(tensors["rope_freqs.weight"]).flatten().tolist()
         if len(divisors) != len(frequencies):

@@ -14,8 +14,8 @@ from edgecloud.kernels.repack import GGUF_BLOCK_BYTES, repack_gguf
 from edgecloud.kernels.w4a16 import Int4Weight
 from edgecloud.kernels.w8a16 import GroupedInt8Weight
 
-from ..weights import WeightSource, read_shaped
 from .config import DecoderConfig
+from .weights import WeightSource, read_shaped
 
 Packed = Int4Weight | GroupedInt8Weight
 WeightForm = Literal["int8", "packed", "float32", "bfloat16", "float16"]

@@ -117,8 +117,8 @@ def make_torch_runner(path: Path, config: PoolConfig, **plan: Any) -> TorchRunne
     """The same over torch's operations, as on a machine without a compiler."""
     runner = make_runner(path, config, **plan)
     model = plan_model(path, device="cpu", **plan)
+    from edgecloud.pool.models.files import open_weights
     from edgecloud.pool.models.matrices import MatrixReader
-    from edgecloud.pool.weights import open_weights
 
     weights = MatrixReader(open_weights(path, model.decoder), model.decoder, model.weights).read_all()
     decoder = TorchDecoder(

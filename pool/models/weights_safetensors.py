@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from edgecloud.errors import ModelLoadError, NotSupported
 
-from .vocabulary import read_json
+from ..vocabulary import read_json
 from .weights import Part, Raw, name_in_file
 
 _TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}

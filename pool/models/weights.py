@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from edgecloud.errors import ModelLoadError
 
 if TYPE_CHECKING:
     import torch
-
-    from .models.config import DecoderConfig
 
 # Parts of one layer, by our name: (GGUF, transformers).
 LAYER_PARTS = {
@@ -91,14 +88,3 @@ def read_shaped(source: WeightSource, name: str, *shape: int) -> Part:
             "it is damaged or of a kind that the pool can't run."
         )
     return part
-
-
-def open_weights(path: Path, config: DecoderConfig) -> WeightSource:
-    """The weights of a GGUF file or of a folder with safetensors."""
-    if path.is_dir():
-        from .weights_safetensors import SafetensorsWeights
-
-        return SafetensorsWeights(path)
-    from .weights_gguf import GgufWeights
-
-    return GgufWeights(path, config)

@@ -16,19 +16,20 @@ from .weights import Part, Raw, name_in_file
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .models.config import DecoderConfig
-
 T = TypeVar("T", np.float32, np.uint8)
 
 READABLE = frozenset({"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"})
 
 
 class GgufWeights:
-    """Implements `WeightSource`."""
+    """Implements `WeightSource`. With `turned_head_dim` the rows of queries and keys are put back in order:
+    in the llama family llama.cpp rotates neighbours (0, 1), (2, 3) … of a head, where we rotate its halves, as
+    the original did before it was converted.
+    """
 
-    def __init__(self, path: Path, config: DecoderConfig) -> None:
+    def __init__(self, path: Path, *, turned_head_dim: int | None) -> None:
         self._tensors = gguf.read_tensors(path)
-        self._config = config
+        self._turned = turned_head_dim
         self.fingerprint = gguf.fingerprint(path)
 
     def has(self, name: str) -> bool:
@@ -53,13 +54,12 @@ class GgufWeights:
         return Raw(torch.from_numpy(np.ascontiguousarray(rows)), tensor.shape[0], tensor.type)
 
     def _is_turned(self, name: str) -> bool:
-        return self._config.family == "llama" and name.partition(".")[2].startswith(("q.", "k."))
+        return self._turned is not None and name.partition(".")[2].startswith(("q.", "k."))
 
     def _neighbours_to_halves(self, values: NDArray[T]) -> NDArray[T]:
-        """llama.cpp rotates neighbours (0,1), (2,3) … of a head in this family; we rotate its halves, as the
-        original did before it was converted."""
+        assert self._turned is not None
         shape = values.shape
-        by_head = values.reshape(-1, self._config.head_dim // 2, 2, *shape[1:])
+        by_head = values.reshape(-1, self._turned // 2, 2, *shape[1:])
         return by_head.swapaxes(1, 2).reshape(shape)
 
 
