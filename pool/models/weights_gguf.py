@@ -23,8 +23,8 @@ READABLE = frozenset({"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_
 
 class GgufWeights:
     """Implements `WeightSource`. With `turned_head_dim` the rows of queries and keys are put back in order:
-    in the llama family llama.cpp rotates neighbours (0, 1), (2, 3) … of a head, where we rotate its halves, as
-    the original did before it was converted.
+    in the llama family llama.cpp rotates neighbours (0, 1), (2, 3) … of a head, where we rotate its halves,
+    as the original did before it was converted.
     """
 
     def __init__(self, path: Path, *, turned_head_dim: int | None) -> None:
