@@ -85,9 +85,9 @@ class _Track:
         self._num_tokens = len(tokens)
         self._guess = ()
         for length in range(min(LONGEST, len(tokens)), SHORTEST - 1, -1):
-            end = self._ends.get(tuple(tokens[-length:]))
-            if end is not None:
-                self._guess = tuple(tokens[end : end + num_drafts])
+            before = self._ends.get(tuple(tokens[-length:]))
+            if before is not None:
+                self._guess = tuple(tokens[before : before + num_drafts])
                 break
         return self._guess
 
