@@ -243,6 +243,20 @@ async def test_keys_act_on_the_message_under_the_cursor(tmp_path: Path) -> None:
         ]
 
 
+async def test_a_click_chooses_a_message_and_typing_goes_on_in_the_prompt(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("one")
+        await user.ask("two")
+        first = user.chat.query(AnswerView).first()
+        await user.pilot.click(first)
+        await user.pilot.press("r", "e")
+
+        assert user.chat.node is first.node
+        assert user.chat.prompt.text == "re"
+        await user.pilot.press("escape")
+        assert user.chat.node is user.session.conversation.head
+
+
 async def test_a_question_is_edited_in_the_prompt_and_left_alone_by_escape(tmp_path: Path) -> None:
     async with driven(make_app(tmp_path)) as user:
         await user.ask("one")

@@ -116,8 +116,7 @@ async def _step(screen: ChatScreen, by: int) -> None:
 
 async def _follow(screen: ChatScreen) -> None:
     screen.desk.watch(screen.session)
-    screen.transcript.cursor = None
-    screen.transcript.anchor()
+    screen.transcript.action_end()
     await screen.look()
 
 

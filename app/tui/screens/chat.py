@@ -300,8 +300,8 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
             self.session.stop()
         elif self.pulling is not None:
             self.pulling.stop()
-        elif self.focused is not self.prompt:
-            self.transcript.cursor = None
+        elif self.focused is not self.prompt or self.transcript.cursor is not None:
+            self.transcript.leave_cursor()
             self.prompt.focus()
         elif self.editing is not None:
             self.editing = None
@@ -369,7 +369,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         self.prompt.earlier.add(text)
         self.editing, self.route = None, HERE
         self.desk.watch(self.session)
-        self.transcript.anchor()
+        self.transcript.action_end()
         await self.look()
 
     def _session_ended(self, session: Session) -> None:

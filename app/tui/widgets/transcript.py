@@ -43,6 +43,9 @@ class Transcript(VerticalScroll):
         ),
     ]
 
+    # Who clicks to select a text goes on typing: the letters must not become commands.
+    FOCUS_ON_CLICK = False
+
     class TopReached(Message):
         """Somebody scrolled to the first message that is shown, and there are earlier ones."""
 
@@ -144,16 +147,17 @@ class Transcript(VerticalScroll):
             self.post_message(self.TopReached())
 
     def action_end(self) -> None:
+        self.leave_cursor()
+        self.anchor()
+
+    def leave_cursor(self) -> None:
+        """No message is meant any more but the latest."""
         self.cursor = None
         self._mark_cursor()
-        self.anchor()
 
     def on_focus(self) -> None:
         if self.cursor is None:
             self.action_cursor(0)
-
-    def on_blur(self) -> None:
-        self._mark_cursor()
 
     @on(Click)
     def message_clicked(self, event: Click) -> None:
