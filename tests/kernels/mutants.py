@@ -1,5 +1,4 @@
-"""Faults of the kind that attention kernels have had, each as a change of our source, for
-`test_mutants.py`.
+"""Faults of the kind that such kernels have had, each as a change of our source, for `test_mutants.py`.
 
 Every one must make the tests fail. The bugs are those of the field: off-by-one windows, masks that are
 missing, strides of K used for V, a merge that forgets a part.
@@ -7,10 +6,26 @@ missing, strides of K used for V, a merge that forgets a part.
 
 from __future__ import annotations
 
-PAGED, MERGE, PLAN, WRITE = (
-    f"kernels/{name}.py" for name in ("paged", "merge", "attention_plan", "kv_write")
-)
+PAGED, MERGE, PLAN, WRITE, ROTARY = "paged.py", "merge.py", "attention_plan.py", "kv_write.py", "rotary.py"
+GROUPED, INT8, SAMPLING, NORM = "grouped_matmul.py", "w8a8.py", "sampling_kernel.py", "rms_norm.py"
+BLOCKS, VERIFY = "blocks.py", "verify.py"
 
+# The files of tests that a fault in a file is shown to.
+TESTS = {
+    PAGED: ("attention",),
+    PLAN: ("attention",),
+    MERGE: ("merge", "attention"),
+    WRITE: ("kv_write",),
+    ROTARY: ("kv_write",),
+    GROUPED: ("linear",),
+    INT8: ("linear",),
+    SAMPLING: ("sampling",),
+    NORM: ("norms_and_gates",),
+    BLOCKS: ("blocks",),
+    VERIFY: ("verify",),
+}
+
+# Name: file, what stands there, what is put in its place.
 MUTANTS: dict[str, tuple[str, str, str]] = {
     "softmax without a safe maximum": (
         PAGED,
@@ -132,5 +147,106 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         WRITE,
         "    if slot >= 0:\n        block, offset",
         "    if slot >= -1:\n        slot = tl.maximum(slot, 0)\n        block, offset",
+    ),
+    "sine where the cosine is": (ROTARY, "x = (a * cos - b * sin)", "x = (a * sin - b * cos)"),
+    "pairs of GPT-J for NeoX": (
+        ROTARY,
+        "a_at, b_at = pair, pair + HALF",
+        "a_at, b_at = 2 * pair, 2 * pair + 1",
+    ),
+    "sine rows by the padded width": (
+        ROTARY,
+        "tl.load(SIN + token * HALF +",
+        "tl.load(SIN + token * HALF_TILE +",
+    ),
+    "what is not rotated is lost": (ROTARY, "tl.load(row + at, mask=beyond", "tl.load(row, mask=beyond"),
+    "the scale of K forgets the tail": (
+        ROTARY,
+        "largest = tl.maximum(largest, tl.max(tl.abs(tail), 1))",
+        "largest = largest * 1.0",
+    ),
+    "V of the wrong heads": (ROTARY, "row + num_kv_heads * DIM + at", "row + num_heads * DIM + at"),
+    "one scale for all groups": (GROUPED, "scale_at = group * num_outputs", "scale_at = 0 * num_outputs"),
+    "halves of a group swapped": (GROUPED, "(codes & 15)", "((codes >> 4) & 15)"),
+    "groups as long as their bytes": (GROUPED, "(group * GROUP + at)", "(group * BYTES + at)"),
+    "outputs not masked": (GROUPED, "column < num_outputs\n    # A byte", "column >= 0\n    # A byte"),
+    "the offset of one half only": (
+        GROUPED,
+        "x_sum = tl.sum(x.to(tl.float32), 1) + tl.sum(x_high.to(tl.float32), 1)",
+        "x_sum = tl.sum(x.to(tl.float32), 1)",
+    ),
+    "the bias in every split": (
+        GROUPED,
+        "HAS_BIAS=bias is not None and num_splits == 1",
+        "HAS_BIAS=bias is not None",
+    ),
+    "the last split forgotten": (
+        GROUPED,
+        "for split in range(0, num_splits)",
+        "for split in range(0, num_splits - 1)",
+    ),
+    "inputs not masked": (INT8, "is_column[None, :] & is_input[:, None]", "is_column[None, :]"),
+    "scale of the row for that of the column": (INT8, "* w_scale[None, :]", "* x_scale[:, None]"),
+    "activations cut, not rounded": (
+        INT8,
+        "codes = (codes + 12582912.0) - 12582912.0",
+        "codes = codes * 1.0",
+    ),
+    "eps outside of the root": (
+        NORM,
+        "tl.sqrt_rn(tl.sum(x * x, 0) / SIZE + eps)",
+        "(tl.sqrt_rn(tl.sum(x * x, 0) / SIZE) + eps)",
+    ),
+    "the sum normed before it is rounded": (NORM, "        x = rounded.to(tl.float32)\n", ""),
+    "the mean over the padded width": (NORM, "/ SIZE + eps", "/ BLOCK + eps"),
+    "top-k one too many": (SAMPLING, "num_equal = top_k - above", "num_equal = 1 + top_k - above"),
+    "the token that crosses top-p is dropped": (
+        SAMPLING,
+        "_mass(p_edge, largest, temperature)), 1.0)",
+        "_mass(p_edge, largest, temperature)) - 1.0, 0.0)",
+    ),
+    "top-p of the whole distribution after top-k": (
+        SAMPLING,
+        "if (top_k > 0) & (top_k < size):",
+        "if top_k > size:",
+    ),
+    "all equals kept": (SAMPLING, "<= num_equal)", "<= count)"),
+    "min-p of the temperature-free logits": (SAMPLING, "& (z >= min_z)", "& (z * temperature >= min_z)"),
+    "the noise of the place, not of the token": (
+        SAMPLING,
+        "position.to(tl.uint32), token)",
+        "position.to(tl.uint32), few)",
+    ),
+    "half of the seed": (
+        SAMPLING,
+        "seed_high = seed.to(tl.uint32), (seed >> 32)",
+        "seed_high = seed.to(tl.uint32), (seed >> 63)",
+    ),
+    "a NaN is not seen": (
+        SAMPLING,
+        "has_nan |= (x != x).to(tl.int32)",
+        "has_nan |= (x != x).to(tl.int32) * 0",
+    ),
+    "the last of equals": (SAMPLING, "is_better = x > best", "is_better = x >= best"),
+    "half of a block copied": (
+        BLOCKS,
+        "words.shape[2], BLOCK=BLOCK",
+        "words.shape[2] // 2, BLOCK=BLOCK",
+    ),
+    "one layer copied": (BLOCKS, "(len(pairs), words.shape[0],", "(len(pairs), 1,"),
+    "chains copied in any order": (
+        BLOCKS,
+        "if on_triton(storage) and targets.isdisjoint(source for source, _ in pairs)",
+        "if on_triton(storage)",
+    ),
+    "the last draft not looked at": (
+        VERIFY,
+        "is_draft = first + at < num_drafts",
+        "is_draft = first + at < num_drafts - 1",
+    ),
+    "the last mismatch counts": (
+        VERIFY,
+        "tl.minimum(accepted, tl.min(tl.where",
+        "tl.minimum(accepted, tl.max(tl.where",
     ),
 }
