@@ -99,7 +99,8 @@ def start(name: str, model: Path, threads: int) -> Worker:
         env=env,
     )
     assert process.stdout is not None
-    if process.stdout.readline().strip() != "ready":
+    # Some log to stdout until the worker takes it for itself.
+    if not any(line.strip() == "ready" for line in process.stdout):
         raise SystemExit(f"{name} did not start: see {peers.VENVS.name}/{name.replace(' ', '-')}.log")
     print(f"{name} is ready", file=sys.stderr)
     return Worker(name, process)
