@@ -110,8 +110,7 @@ def decide(seen: Observations, max_wrong_per_100: float, *, known: bool = True) 
     bound = max_wrong_per_100 / 100
     order = np.argsort(-q)
     expected = np.cumsum(1 - q[order]) / max(len(q), _MIN_LOOKUPS)
-    fits = (high * expected <= bound) & (q[order] >= MIN_PROBABILITY)
-    num_served = int(fits.sum())
+    num_served = int((high * expected <= bound).sum())
     if len(q) < _MIN_LOOKUPS:
         threshold = max(MIN_PROBABILITY, _cold_threshold(bound, high))
     elif num_served == len(q):

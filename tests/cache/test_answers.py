@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgecloud.cache.answers import AnswerCache
+from edgecloud.cache.experience import Domain
 from edgecloud.cache.records import Hit
 from edgecloud.errors import StorageError
 from edgecloud.types import Sampling, ToolCallDelta
@@ -225,6 +226,11 @@ def test_a_refused_hit_that_proves_wrong_is_trusted_less(cache: AnswerCache) -> 
     assert hit(cache, SKY_TOO, at(0.97)) is None
 
 
+def test_each_scope_and_each_embedder_has_an_experience_of_its_own() -> None:
+    domains = [Domain(scope, space, known=True) for scope in ("one", "two") for space in ("minilm", "other")]
+    assert len({domain.digest for domain in domains}) == 4
+
+
 def test_an_audited_hit_is_computed_and_counted(path: Path) -> None:
     cache = make_cache(path, audit=True)
     keep(cache, SKY)
@@ -294,6 +300,21 @@ def test_two_processes_see_each_other_s_answers(path: Path, cache: AnswerCache) 
     assert served(hit(cache, "How do magnets work, please?", at(0.99, seed=5))) == "semantic"
     other.forget(entry_id)
     assert hit(cache, "How do magnets work, please?", at(0.99, seed=5)) is None
+    other.close()
+
+
+def test_what_another_process_deleted_hides_nothing(path: Path, cache: AnswerCache) -> None:
+    other = make_cache(path)
+    for number in range(80):
+        text = f"How long does magnet number {number} work?"
+        other.store(make_key(text), at(0.999, seed=3), make_answer(chat_id="chat-1"))
+    keep(cache, SKY, at(0.9, seed=3))
+    hit(cache, SKY_TOO, at(seed=3))
+
+    other.delete_chat("chat-1")
+
+    found = look(cache, make_key(SKY_TOO), at(seed=3))
+    assert found.hit is not None or found.near is not None
     other.close()
 
 
