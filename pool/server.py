@@ -28,8 +28,8 @@ from edgecloud.wire import openai_chat, openai_completions
 from .backend import PoolBackend
 from .engine import PoolEngine
 
-# Names of held blocks told at once: a million tokens' worth, in about a megabyte.
-MAX_HEADS = 65536
+# Names of held blocks told at once: steps wait while they are listed. The most is a million tokens' worth.
+HEADS, MAX_HEADS = 4096, 65536
 
 
 class PoolRoutes:
@@ -56,7 +56,7 @@ class PoolRoutes:
 
     async def prefixes(self, http: Request) -> Response:
         """Names of the blocks that are held, the latest `limit` of them."""
-        limit = http.query_params.get("limit", str(MAX_HEADS))
+        limit = http.query_params.get("limit", str(HEADS))
         if not limit.isascii() or not limit.isdecimal() or not 0 < int(limit[:9]) <= MAX_HEADS:
             raise BadRequest(f"limit must be a number from 1 to {MAX_HEADS}.", param="limit")
         held = await self.backend.engine.held_prefixes(int(limit))
