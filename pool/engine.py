@@ -121,8 +121,12 @@ class PoolEngine:
         Raises `EngineFailure` or `Unavailable` when that can't be done within the watchdog's time.
         """
         if self._probing is None or self._probing.done():
-            self._probing = asyncio.create_task(self._probe())
+            self._probing = asyncio.create_task(self._probe(self.loop.watchdog_s))
         return await asyncio.shield(self._probing)
+
+    async def warm_up(self) -> Probe:
+        """The first token, however long it takes: kernels may have to be compiled for it."""
+        return await self._probe(None)
 
     async def held_tokens(self, request: ChatRequest) -> tuple[int, int]:
         """Prompt tokens of a request, and how many of them this replica would not have to compute."""
@@ -190,11 +194,11 @@ class PoolEngine:
     def _prompt(self, request: ChatRequest) -> list[int]:
         return tokenize_prompt(self.text.vocabulary, self.text.template, request)[0]
 
-    async def _probe(self) -> Probe:
+    async def _probe(self, patience_s: float | None) -> Probe:
         vocabulary = self.text.vocabulary
         first = vocabulary.bos if vocabulary.bos >= 0 else 0
         began = time.monotonic()
-        deadline = began + self.loop.watchdog_s
+        deadline = None if patience_s is None else began + patience_s
         job = Job((first,), 1, priority=PROBE_PRIORITY, deadline=deadline, label="probe", read_prefix=False)
         ticket = self.loop.submit(Ask(job, Drawing(logprobs=0), counted=False))
         try:
@@ -205,9 +209,7 @@ class PoolEngine:
                     if isinstance(message, Tokens):
                         return self._judged(message, time.monotonic() - began)
         except DeadlineExceeded:
-            raise Unavailable(
-                f"No token was decoded within {self.loop.watchdog_s:g} s.", code="engine_stuck"
-            ) from None
+            raise Unavailable(f"No token was decoded within {patience_s:g} s.", code="engine_stuck") from None
         finally:
             ticket.cancel()
 

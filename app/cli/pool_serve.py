@@ -82,7 +82,7 @@ async def _serve(settings: Settings, sockets: Sequence[socket.socket], build: Bu
     engine = await asyncio.to_thread(build or _open, settings)
     try:
         # One token, so that 'serves' is true and a model that can't run is told at once.
-        await engine.probe()
+        await engine.warm_up()
         url, drain = url_of(sockets), Drain()
         app = create_app(engine, _door(settings.server), drain=drain)
         server = Server(

@@ -259,6 +259,16 @@ async def test_a_probe_goes_before_everybody_and_is_shared() -> None:
     assert still_waiting
 
 
+async def test_the_first_token_may_take_longer_than_any_other() -> None:
+    slow = threading.Event()
+    async with pool(watchdog_s=0.05, runner={"before_step": lambda plan: slow.wait(20)}) as (engine, _):
+        warming = asyncio.create_task(engine.warm_up())
+        await until(lambda: not engine.loop.has_heartbeat)
+        slow.set()
+
+        assert 0 <= (await warming).token < 257
+
+
 @pytest.mark.parametrize("logprob", [float("nan"), float("-inf"), 3.0])
 async def test_a_probe_finds_logits_that_are_none(logprob: float, monkeypatch: pytest.MonkeyPatch) -> None:
     async with pool() as (engine, _):
