@@ -1,0 +1,105 @@
+"""Kept answers over HTTP: only where they are asked for, byte for byte as they came, one key's alone."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from edgecloud.app.gateway import Gateway
+from edgecloud.app.memory import Memory
+from edgecloud.app.proxy.app import create_app
+from edgecloud.cache.answers import AnswerCache
+from edgecloud.engine import Embedder
+from edgecloud.http.drain import Drain
+from edgecloud.settings import ServerSettings, Settings
+from edgecloud.telemetry import Metrics
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_gateway import FakeCatalog, FakeEmbedder
+from tests.support.live import live_app
+from tests.support.requests import chat, client
+
+ON = {"x-edgecloud-cache": "on"}
+SKY = "Why is the sky blue?"
+VARYING = re.compile(r'"(?:\w*id|created|\w*_at)": ?(?:"[^"]*"|[\d.]+)')
+PATHS = {
+    "/v1/chat/completions": chat(SKY, temperature=0),
+    "/v1/messages": {**chat(SKY, temperature=0), "model": "fake", "max_tokens": 64},
+    "/v1/responses": {"input": SKY, "model": "fake", "temperature": 0},
+}
+
+
+@contextlib.contextmanager
+def house(folder: Path, engine: FakeEngine, keys: tuple[str, ...] = ()) -> Iterator[httpx.Client]:
+    """A server that keeps answers where it is asked to."""
+    settings = Settings(server=ServerSettings.model_validate({"drain_s": 0.0, "api_keys": keys}))
+
+    async def embedder() -> Embedder:
+        return FakeEmbedder()
+
+    memory = Memory(settings, lambda: AnswerCache(folder / "cache.db"), embedder)
+    gateway = Gateway(settings, FakeCatalog([engine]), memory=memory)
+    drain = Drain()
+    app = create_app(gateway, settings, drain=drain, metrics=Metrics())
+    with live_app(app, drain, 0.0, gateway.aclose) as live, client(live.url) as http:
+        yield http
+
+
+def body_of(answer: httpx.Response) -> str:
+    """The bytes of an answer without ids and times."""
+    assert answer.status_code == 200, answer.text
+    return VARYING.sub("", answer.text)
+
+
+# cases: R59
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_replay_is_what_came_live(tmp_path: Path, path: str, stream: bool) -> None:
+    engine = FakeEngine(thoughts=("Hm.",))
+    body: dict[str, Any] = {**PATHS[path], "stream": stream}
+    if path.endswith("completions") and stream:
+        body["stream_options"] = {"include_usage": True}
+    with house(tmp_path, engine) as http:
+        live, replayed = (http.post(path, json=body, headers=ON) for _ in range(2))
+
+    assert len(engine.requests) == 1
+    assert body_of(replayed) == body_of(live)
+
+
+def test_nothing_is_kept_or_given_unasked(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    body = chat(SKY, temperature=0)
+    with house(tmp_path, engine) as http:
+        verdicts = [
+            http.post("/v1/chat/completions", json=body, headers=headers).headers["x-edgecloud-cache"]
+            for headers in (
+                {},
+                ON,
+                ON,
+                {},
+                {**ON, "cache-control": "no-cache"},
+                {**ON, "cache-control": "no-store"},
+            )
+        ]
+    assert verdicts == ["off", "miss", "exact", "off", "miss", "off"]
+    assert len(engine.requests) == 5
+
+
+# cases: R53
+def test_another_key_s_answer_is_nobody_else_s(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    with house(tmp_path, engine, keys=("one-key-of-many", "another-of-many")) as http:
+        verdicts = [
+            http.post(
+                "/v1/chat/completions",
+                json=chat(SKY, temperature=0),
+                headers={**ON, "authorization": f"Bearer {key}"},
+            ).headers["x-edgecloud-cache"]
+            for key in ("one-key-of-many", "another-of-many", "one-key-of-many", "another-of-many")
+        ]
+    assert verdicts == ["miss", "miss", "exact", "exact"]
