@@ -148,6 +148,9 @@ class Memory:
             return _Looked(found.hit, found.near, embedded)
         except StorageError as error:
             return _Looked(trouble=error.message)
+        except Exception:
+            log.exception("kept answers could not be looked up")
+            return _Looked()
 
     async def _keep(
         self, key: Key, looked: _Looked, run: Run, events: tuple[EngineEvent, ...], chat_id: str | None
@@ -222,7 +225,13 @@ class Memory:
         def with_cache() -> T:
             if self._cache is None:
                 self._cache = self._open_cache()
-            return work(self._cache)
+            try:
+                return work(self._cache)
+            except StorageError:
+                # Opened again the next time: a damaged file is then made anew.
+                self._cache.close()
+                self._cache = None
+                raise
 
         if time.monotonic() < self._rests_until:
             raise StorageError("cache.db could not be used a moment ago.")

@@ -238,6 +238,40 @@ async def test_a_cache_that_cannot_be_used_is_told_once_and_costs_no_answer(tmp_
     assert len(tries) == 1
 
 
+async def test_a_file_that_is_damaged_under_way_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgecloud.app.memory.REST_S", 0.0)
+    opened = []
+
+    class Damaged(AnswerCache):
+        def recall(self, *args: Any, **options: Any) -> Any:
+            raise StorageError("cache.db is damaged.")
+
+    def open_cache() -> AnswerCache:
+        opened.append(AnswerCache if opened else Damaged)
+        return opened[-1](tmp_path / "cache.db")
+
+    async with remembering(tmp_path, open_cache=open_cache) as gateway:
+        verdicts = [
+            finish(await collect(gateway, ask(sampling=COLD))).receipt.cache.verdict for _ in range(2)
+        ]
+
+    assert opened == [Damaged, AnswerCache]
+    # The first answer was kept in the file that was opened for it.
+    assert verdicts == ["miss", "exact"]
+
+
+async def test_a_bug_in_the_cache_costs_no_answer(tmp_path: Path) -> None:
+    class Buggy(AnswerCache):
+        def recall(self, *args: Any, **options: Any) -> Any:
+            raise ValueError("a bug")
+
+    async with remembering(tmp_path, open_cache=lambda: Buggy(tmp_path / "cache.db")) as gateway:
+        events = await collect(gateway, ask())
+    assert finish(events).receipt.cache == CacheInfo("miss")
+
+
 async def test_a_thumb_down_blocks_and_a_deleted_chat_takes_its_answer_along(tmp_path: Path) -> None:
     async with remembering(tmp_path) as gateway:
         assert gateway.memory is not None
