@@ -139,6 +139,7 @@ def _rows(stats: Stats, bound: float) -> list[tuple[str, ...]]:
     hits = stats.exact_hits + stats.semantic_hits
     share = f" ({100 * hits / stats.lookups:.0f} %)" if stats.lookups else ""
     expected, most = stats.wrong_per_100[1:]
+    estimate = f"about {expected:.2f}, at most {most:.2f} with 90 % confidence" if most else "not known yet"
     return [
         ("kept answers", f"{stats.entries}, {stats.bytes / 1e6:.1f} MB"),
         ("requests", str(stats.lookups)),
@@ -148,7 +149,7 @@ def _rows(stats: Stats, bound: float) -> list[tuple[str, ...]]:
         ("called wrong", f"{stats.blamed} by you"),
         (
             "wrong of 100 requests",
-            f"about {expected:.2f}, at most {most:.2f} with 90 % confidence; {bound:g} are allowed",
+            f"{estimate}; {bound:g} are allowed",
         ),
         ("similar enough", stats.off_because or f"from a probability of {stats.threshold:.3f} on"),
     ]
