@@ -36,10 +36,10 @@ def paged_attention_reference(
     return out.to(q.dtype)
 
 
-def _read(layer: KvLayer, slots: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def _read(layer: KvLayer, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values at these slots in fp64, each `[slots, kv_heads, head_dim]`."""
     size = layer.k.shape[1]
-    blocks, offsets = torch.tensor(slots) // size, torch.tensor(slots) % size
+    blocks, offsets = slots // size, slots % size
     k, v = layer.k[blocks, offsets].double(), layer.v[blocks, offsets].double()
     if layer.k_scale is None or layer.v_scale is None:
         return k, v

@@ -67,14 +67,12 @@ class AttentionPlan:
         num_queries = self.offsets[sequence + 1] - self.offsets[sequence]
         return max(0, self.context_lens[sequence] - num_queries + 1 - self.window) if self.window else 0
 
-    def slots(self, sequence: int, start: int, end: int) -> list[int]:
-        """Where the keys at positions `start` to `end` are, as block * block_size + offset."""
-        size, table = self.block_size, self.block_tables[sequence]
-        found: list[int] = []
-        for page in range(start // size, cdiv(end, size)):
-            base = table[page] * size - page * size
-            found.extend(range(base + max(start, page * size), base + min(end, page * size + size)))
-        return found
+    def slots(self, sequence: int, start: int, end: int) -> torch.Tensor:
+        """Where the keys at positions `start` to `end` are, int64: block * block_size + offset."""
+        size = self.block_size
+        blocks = torch.tensor(self.block_tables[sequence][start // size : cdiv(end, size)], dtype=torch.int64)
+        slots = (blocks.unsqueeze(1) * size + torch.arange(size)).flatten()
+        return slots[start % size : start % size + end - start]
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
@@ -91,22 +89,20 @@ class AttentionPlan:
         return (*(self._decodes(num_keys, members) for num_keys, members in decodes.items()), *groups)
 
     def _decodes(self, num_keys: int, members: list[int]) -> Group:
-        slots: list[int] = []
-        lengths: list[int] = []
-        for sequence in members:
+        mask = torch.zeros(len(members), 1, 1, num_keys)
+        slots: list[torch.Tensor] = []
+        for i, sequence in enumerate(members):
             own = self.slots(sequence, self.first_key(sequence), self.context_lens[sequence])
-            lengths.append(len(own))
+            mask[i, :, :, len(own) :] = float("-inf")
             # Padding reads a live slot: stale memory may hold NaN, and 0 * NaN would reach the sum.
-            slots += own + own[-1:] * (num_keys - len(own))
-        dead = torch.arange(num_keys) >= torch.tensor(lengths).unsqueeze(1)
-        mask = torch.zeros(dead.shape).masked_fill_(dead, float("-inf"))[:, None, None]
+            slots += own, own[-1].expand(num_keys - len(own))
         rows = torch.tensor([self.offsets[sequence] for sequence in members])
-        return Group(rows, 1, num_keys, torch.tensor(slots), mask)
+        return Group(rows, 1, num_keys, torch.cat(slots), mask)
 
     def _chunk(self, sequence: int) -> Group:
         rows = torch.arange(self.offsets[sequence], self.offsets[sequence + 1])
         first, end = self.first_key(sequence), self.context_lens[sequence]
-        slots = torch.tensor(self.slots(sequence, first, end))
+        slots = self.slots(sequence, first, end)
         mask = None
         if self.window or len(rows) != end:
             keys = torch.arange(first, end)

@@ -86,7 +86,7 @@ def make_step(
         offsets.append(offsets[-1] + queries)
     plan = plan_attention(offsets, [context for context, _ in lengths], tables, block_size, window=window)
     for sequence, (context, _) in enumerate(lengths):
-        fill(layer, torch.tensor(plan.slots(sequence, 0, context), dtype=torch.int64))
+        fill(layer, plan.slots(sequence, 0, context))
     q = torch.randn(offsets[-1], kv_heads * group, dim).to(dtype)
     return Step(cache, layer, plan, q)
 

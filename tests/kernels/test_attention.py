@@ -80,7 +80,7 @@ def test_quantised_rows_count_with_their_scales(cache_dtype: torch.dtype, transp
 def test_quantising_keys_and_values_costs_little(cache_dtype: torch.dtype, tolerance: float) -> None:
     k, v, q = torch.randn(100, 2, 64), torch.randn(100, 2, 64) * 4, torch.randn(1, 6, 64)
     plan = plan_attention([0, 1], [100], [[3, 1, 4, 0, 5, 9, 2]], 16)
-    slots = torch.tensor(plan.slots(0, 0, 100))
+    slots = plan.slots(0, 0, 100)
     results = []
     for dtype in (F32, cache_dtype):
         layer = allocate_kv_cache(1, 10, 16, 2, 64, dtype).layers[0]
@@ -200,7 +200,7 @@ def test_blocks_beyond_two_billion_elements_are_found() -> None:
     cache = allocate_kv_cache(1, 750_000, 64, 1, 16, I8)
     layer = cache.layers[0]
     plan = plan_attention([0, 1], [70], [[749_999, 749_998]], 64)
-    fill(layer, torch.tensor(plan.slots(0, 0, 70)))
+    fill(layer, plan.slots(0, 0, 70))
     q = torch.randn(1, 2, 16)
     assert layer.k.stride(0) * 749_999 > 2**31
 
