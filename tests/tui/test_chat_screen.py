@@ -19,6 +19,7 @@ from edgecloud.app.tui.screens.compare import CompareScreen
 from edgecloud.app.tui.screens.dialogs import Reader
 from edgecloud.app.tui.screens.picker import Picker
 from edgecloud.app.tui.state.commands import COMMANDS
+from edgecloud.app.tui.state.preferences import Preferences
 from edgecloud.app.tui.widgets.code import CodeBlock
 from edgecloud.app.tui.widgets.flow import Flow
 from edgecloud.app.tui.widgets.label import Label
@@ -415,6 +416,16 @@ async def test_the_order_of_tab_is_fixed(tmp_path: Path) -> None:
         assert order == ["prompt", "search", "chats", "transcript", "prompt"]
 
 
+async def test_tab_completes_a_command_and_else_leaves_the_prompt(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("hi")
+        await user.type("/regen")
+        await user.pilot.press("tab")
+        assert user.chat.prompt.text == "/regenerate "
+        await user.pilot.press("tab")
+        assert user.app.focused is not user.chat.prompt
+
+
 async def test_keys_can_be_changed_by_their_id(tmp_path: Path) -> None:
     # cases: TB8
     async with driven(make_app(tmp_path, keys={"chat.new": "ctrl+g"})) as user:
@@ -464,6 +475,28 @@ async def test_ctrl_c_stops_and_only_twice_at_rest_leaves(tmp_path: Path) -> Non
         await user.pilot.press("ctrl+c")
         await until(lambda: user.app._exit)
         assert user.app.return_code == 0
+
+
+async def test_what_was_said_on_the_command_line_holds_for_a_chat_that_goes_on(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.do("/system be brief")
+        await user.ask("one")
+        chat_id = user.session.chat_id
+    app = make_app(tmp_path, open_chat=chat_id, preferences=Preferences(private=True))
+    async with driven(app) as user:
+        assert user.session.preferences == Preferences(system="be brief", private=True)
+
+
+async def test_a_long_question_can_be_edited_as_it_is(tmp_path: Path) -> None:
+    question = "\n".join(f"line {number}" for number in range(60))
+    async with driven(make_app(tmp_path)) as user:
+        user.app.post_message(events.Paste(question))
+        await until(lambda: user.chat.prompt.text)
+        await user.pilot.press("enter")
+        await user.settled()
+        await user.do("/edit")
+
+        assert user.chat.prompt.text == question
 
 
 async def test_a_draft_is_kept_with_its_chat(tmp_path: Path) -> None:

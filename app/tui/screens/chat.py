@@ -137,6 +137,10 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         """What takes time, once the screen is there."""
         if self._open_chat is not None:
             await self.open(self._open_chat)
+            if said := self.desk.preferences.noted():  # on the command line, for this chat too
+                chosen = Preferences.of({**self.session.preferences.noted(), **said})
+                await self.session.set_preferences(chosen)
+                await self.look()
         await self.load_chats()
         for prompt in await self.store.prompts():
             self.prompt.earlier.add(prompt)
@@ -196,7 +200,8 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         """Show the session from the start."""
         path = self.session.conversation.path
         node = next((node for node in path if node.id == at), None) if at else None
-        await self.transcript.open(self.session.conversation, at=node)
+        async with self._looking:
+            await self.transcript.open(self.session.conversation, at=node)
         if node is not None:
             self.transcript.focus()
         self._version = -1

@@ -125,7 +125,7 @@ def today_line(today: Sums, budget: BudgetSettings) -> str:
 
 def engine_table(engines: dict[str, Sums], currency: str) -> Table:
     """A row an engine."""
-    header = ("engine", "answers", "tokens in", "out", "first word p50", "p95", "tokens/s", "hits", "price")
+    header = ("engine", "answers", "in", "out", "wait p50", "p95", "tokens/s", "hits", "price")
     rows = [
         (
             plain(name),

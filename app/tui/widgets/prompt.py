@@ -12,8 +12,12 @@ from textual.timer import Timer
 from textual.widgets import TextArea
 
 from ..state.attachments import as_mentions
+from ..state.commands import matching
 from ..state.prompt_history import PromptHistory
 from ..state.typing import BURST_PAUSE_S, BURST_S, Chips, enter_sends
+
+LONGEST_EDITED = 20_000
+"""Characters."""
 
 
 class PromptArea(TextArea):
@@ -26,7 +30,7 @@ Enter sends, **Ctrl+J** is a new line. Enter is a new line too inside of an open
 of several lines.
 
 - `@path` attaches a file; so does dropping one on the terminal
-- `/` begins a command, `//` a text that begins with a slash
+- `/` begins a command, which **Tab** completes; `//` a text that begins with a slash
 - **↑** on the first line brings earlier prompts back
 - **Esc** stops an answer; what you send meanwhile waits its turn
 """
@@ -71,9 +75,9 @@ of several lines.
         return text
 
     def put(self, text: str) -> None:
-        """Show a text to be edited, the cursor at its end; a long one as pasted."""
+        """Show a text to be edited, the cursor at its end; one that nobody edits by hand as pasted."""
         self._chips.clear()
-        self.load_text(self._chips.put(text))
+        self.load_text(text if len(text) <= LONGEST_EDITED else self._chips.put(text))
         self.move_cursor(self.document.end)
 
     def clear_all(self) -> None:
@@ -101,6 +105,10 @@ of several lines.
                 self._doubtful_enter = self.set_timer(BURST_PAUSE_S, self._submit)
             else:
                 self._submit()
+        elif event.key == "tab" and (commands := matching(self.text)):
+            event.stop()
+            event.prevent_default()
+            self.put(f"/{commands[0].name} ")
         elif event.is_printable or not await self._act_now(event):
             await super()._on_key(event)
 
