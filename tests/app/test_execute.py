@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from edgecloud.app.attempt import Attempt
 from edgecloud.app.books import Books
 from edgecloud.app.drafting import Drafting
 from edgecloud.app.hedging import HedgeBudget
+from edgecloud.app.opening import Opening, race
 from edgecloud.app.upstreams import Upstream
 from edgecloud.errors import (
     BadRequest,
@@ -369,6 +372,48 @@ async def test_a_rival_that_fails_leaves_the_first_alone() -> None:
     assert sorted(done.outcomes) == [("broken", "upstream_failed"), ("slow", "ok")]
 
 
+class OnCue(FakeEngine):
+    """Begins to answer when it is told to."""
+
+    def __init__(self, name: str, cue: asyncio.Event) -> None:
+        super().__init__(name=name)
+        self.cue = cue
+
+    async def generate(self, request: ChatRequest):  # type: ignore[no-untyped-def]
+        await self.cue.wait()
+        async for event in super().generate(request):
+            yield event
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_rival_that_begins_at_the_same_moment_or_not_at_all_leaves_nothing_behind(
+    is_late: bool,
+) -> None:
+    cue = asyncio.Event()
+    upstreams = [make_upstream(OnCue("a", cue)), make_upstream(OnCue("b", cue))]
+    booked = list[object]()
+
+    def opening(upstream: Upstream) -> Opening:
+        turn = upstream.admit(10, Random(1))
+        assert turn is not None
+        return Opening(Attempt(upstream, turn, ask(), 10, booked.append))
+
+    async def rival() -> Opening:
+        second = opening(upstreams[1])
+        if is_late:
+            cue.set()
+            await asyncio.sleep(0.01)
+        else:
+            asyncio.get_running_loop().call_later(0.01, cue.set)
+        return second
+
+    winner = await race(opening(upstreams[0]), None, hedge_s=0.01, rival=rival)
+    assert winner is not None
+    await winner.aclose("interrupted")
+    assert [upstream.outstanding["host-0"] for upstream in upstreams] == [0, 0]
+    assert len(booked) == 2
+
+
 def test_hedges_are_a_share_of_requests() -> None:
     budget, taken = HedgeBudget(0.05), 0
     for _ in range(1000):
@@ -431,6 +476,36 @@ async def test_a_failed_attempt_leaves_its_money_for_the_next(books: Books) -> N
     await books.aclose()
 
 
+async def test_an_engine_that_was_not_asked_is_no_attempt(books: Books) -> None:
+    done = await Executed(
+        ask(),
+        make_upstream(good("dear"), price=DEAR),
+        make_upstream(good("free")),
+        books=books,
+        budget=BudgetSettings(per_day=0.1),
+        attempts=1,
+    ).go()
+    assert done.outcomes == [("free", "ok")]
+    await books.aclose()
+
+
+async def test_a_hedge_is_paid_from_what_the_first_attempt_leaves(books: Books) -> None:
+    slow, rival = FakeEngine(name="slow", prefill_s=0.2), good()
+    first = make_upstream(slow, price=DEAR)
+    for _ in range(8):
+        first.estimates.learn(Usage(10, 10), Timings(ttft_s=0.01, decode_s=0.1))
+    done = await Executed(
+        ask(),
+        first,
+        make_upstream(rival, price=DEAR),
+        books=books,
+        budget=BudgetSettings(per_day=0.9, answer_tokens=500),
+        hedges=hedges(1),
+    ).go()
+    assert (done.outcomes, rival.requests) == ([("slow", "ok")], [])
+    await books.aclose()
+
+
 async def test_usage_that_cannot_be_is_not_paid_for(books: Books) -> None:
     engine = FakeEngine(name="liar", cached_tokens=10**9)
 
@@ -475,6 +550,22 @@ async def test_when_everybody_rests_that_is_what_is_told() -> None:
             await Executed(ask(), upstream).go()
     with pytest.raises(Unavailable):
         await Executed(ask(), upstream).go()
+
+
+async def test_a_caller_that_leaves_gives_the_probe_of_a_resting_engine_back() -> None:
+    engine = broken(Overloaded("Busy.", retry_after=0.01))
+    upstream = make_upstream(engine)
+    with pytest.raises(Overloaded):
+        await Executed(ask(), upstream, attempts=1).go()
+    await asyncio.sleep(0.02)
+    engine.refuse, engine.hang_at = None, 0
+    asking = asyncio.create_task(Executed(ask(), upstream).go())
+    while not engine.running:  # noqa: ASYNC110 - the engine has no event for it
+        await asyncio.sleep(0.005)
+    assert not upstream.is_ready(), "the probe is out"
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert upstream.is_ready()
 
 
 # cases: R21 R22

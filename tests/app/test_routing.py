@@ -233,6 +233,7 @@ async def test_what_was_learnt_of_engines_is_there_for_the_next_process(tmp_path
     house = House(tmp_path, pool(engine=down))
     await house.answer(ask(mode="quality"))
     await house.close()
+    assert len(asyncio.all_tasks()) == 1, "nobody looks after the pool any more"
     fresh = House(tmp_path, pool())
     text, _ = await fresh.answer(ask(mode="quality"))
     assert text == "local", "the pool still rests"

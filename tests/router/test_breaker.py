@@ -108,6 +108,24 @@ def test_an_answer_that_began_before_it_opened_says_nothing() -> None:
     assert breaker.state(1.0) == "open"
 
 
+def test_failures_that_were_under_way_when_it_opened_do_not_prolong_its_pause() -> None:
+    breaker = Breaker(RULES)
+    leases = [breaker.admit(0.0) for _ in range(6)]
+    for now, lease in enumerate(leases):
+        assert lease is not None
+        breaker.fail(lease, now / 10, "it refused the connection")
+    assert breaker.retry_at(0.5) == 2.2
+
+
+def test_a_lost_probe_that_is_given_back_late_lets_no_second_one_in() -> None:
+    breaker = tripped()
+    lost, second = breaker.admit(2.0), breaker.admit(12.0)
+    assert lost is not None
+    assert second is not None
+    breaker.release(lost)
+    assert breaker.admit(12.5) is None
+
+
 def test_a_request_that_was_wrong_in_itself_gives_the_probe_back() -> None:
     breaker = tripped()
     lease = breaker.admit(2.0)
