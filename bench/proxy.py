@@ -125,12 +125,7 @@ def start_theirs(url: str, home: Path) -> Server:
     command = [peers.python("litellm").with_name("litellm"), "--config", home / "config.yaml"]
     process = subprocess.Popen(
         [*command, "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"],
-        env={
-            **os.environ,
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-            "LITELLM_LOG": "ERROR",
-            "DISABLE_ADMIN_UI": "True",
-        },
+        env={**os.environ, **LITELLM_ENVIRONMENT},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
