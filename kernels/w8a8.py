@@ -77,7 +77,8 @@ def _quantize_rows_kernel(X, CODES, SCALE, stride_x: tl.int64, SIZE: tl.constexp
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     x = tl.load(X + row * stride_x + at, mask=at < SIZE, other=0.0).to(tl.float32)
-    scale = tl.maximum(tl.max(tl.abs(x), 0), 1e-20) / 127.0
+    # Rounded divisions, so that codes and scales are those of the CPU form.
+    scale = tl.div_rn(tl.maximum(tl.max(tl.abs(x), 0), 1e-20), 127.0)
     codes = tl.div_rn(x, scale)
     # To the nearest, halves to even: adding 1.5 * 2^23 leaves no bit for a fraction.
     codes = (codes + 12582912.0) - 12582912.0
