@@ -81,6 +81,7 @@ class Driven:
 
     async def type(self, text: str) -> None:
         """Type into the prompt."""
+        self.chat.prompt.focus()
         self.chat.prompt.insert(text)
         await self.pilot.pause()
 

@@ -6,7 +6,7 @@ import asyncio
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -603,6 +603,36 @@ async def test_the_dashboard_adds_up_what_was_asked(tmp_path: Path) -> None:
         assert "fake" in user.screen_text()
         await user.pilot.press("escape")
         await until(lambda: user.app.screen is user.chat)
+
+
+async def test_thumbs_and_what_is_done_with_answers_teach_the_router(tmp_path: Path) -> None:
+    app = make_app(tmp_path, FakeEngine(name="small"), FakeEngine(name="big"))
+    given: list[tuple[str, str, int]] = []
+
+    async def feedback(answer: str, verdict: str, *, over: Sequence[str] = ()) -> None:
+        given.append((answer[:4], verdict, len(over)))
+
+    app.gateway.feedback = feedback  # type: ignore[method-assign]
+    async with driven(app) as user:
+        await user.ask("one")
+        user.chat.transcript.focus()
+        await user.pilot.press("plus", "minus", "r")
+        await user.settled()
+        await user.do("/edit")
+        await user.ask(" more")
+        user.chat.run_command("compare")
+        await until(lambda: isinstance(user.app.screen, CompareScreen))
+        await until(lambda: len(user.app.screen.query(ReceiptLine)) == 2)
+        await user.pilot.press("2")
+        await user.settled()
+
+    assert given == [
+        ("req-", "up", 0),
+        ("req-", "down", 0),
+        ("req-", "regenerated", 0),
+        ("req-", "edited", 0),
+        ("req-", "picked", 1),
+    ]
 
 
 async def test_a_wrong_answer_from_the_cache_is_forgotten(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from . import chats, looks, pulling, routing, turns, views, words
+from . import chats, judging, looks, pulling, routing, turns, views, words
 
 Handler = Callable[..., Coroutine[None, None, Any]]
 
@@ -24,6 +24,8 @@ HANDLERS: Mapping[str, Handler] = {
     "preview": routing.preview,
     "why": routing.why,
     "forget": routing.forget,
+    "good": judging.good,
+    "bad": judging.bad,
     "system": words.system,
     "set": words.set_,
     "attach": words.attach,

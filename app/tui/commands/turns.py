@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from edgecloud.errors import BadRequest
 
 from ..widgets.code import CodeBlock
+from .judging import shown
 
 if TYPE_CHECKING:
     from ..screens.chat import ChatScreen
@@ -20,9 +21,11 @@ async def stop(screen: ChatScreen, _: str) -> None:
 
 
 async def regenerate(screen: ChatScreen, _: str) -> None:
-    if not screen.session.regenerate(_answer(screen), screen.route):
+    answer = _answer(screen)
+    if not screen.session.regenerate(answer, screen.route):
         raise BadRequest(BUSY)
     await _follow(screen)
+    await shown(screen, answer, "regenerated")
 
 
 async def continue_(screen: ChatScreen, _: str) -> None:
@@ -104,9 +107,9 @@ async def _step(screen: ChatScreen, by: int) -> None:
     # An answer to the only wording of a question has the question's branches, and so on upwards.
     while node is not None and len(conversation.siblings(node)) < 2:
         node = node.parent
-    if node is None or (shown := conversation.step(node, by)) is None:
+    if node is None or (other := conversation.step(node, by)) is None:
         raise BadRequest("There are no branches here: r answers again, e asks in other words.")
-    screen.transcript.cursor = shown
+    screen.transcript.cursor = other
     screen.session.changed()
     await screen.look()
     head = conversation.head

@@ -10,6 +10,7 @@ from ..race import Race
 from ..screens.compare import CompareScreen
 from ..session import Route, Waiting
 from ..state.attachments import Prompt, gather
+from .judging import shown
 from .turns import BUSY
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ async def compare(screen: ChatScreen, names: str) -> None:
     race = Race(session, asked, routes)
     picked = await screen.app.push_screen_wait(CompareScreen(race, asked.typed))
     await race.pick(picked or race.lanes[-1])
+    if picked is not None:
+        others = [lane.node for lane in race.lanes if lane is not picked]
+        await shown(screen, picked.node, "picked", over=others)
     screen.transcript.anchor()
     await screen.look()
     await screen.load_chats()

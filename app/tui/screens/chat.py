@@ -18,7 +18,9 @@ from edgecloud.errors import BadRequest, EdgeCloudError
 from edgecloud.settings import Settings
 
 from ..commands import HANDLERS
+from ..commands.judging import shown
 from ..commands.pulling import Pull
+from ..commands.turns import BUSY
 from ..desk import Desk
 from ..draft import DraftFile
 from ..foresight import Foresight
@@ -367,9 +369,12 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         waiting = Waiting(text, prompt, self.route)
         if self.editing is None:
             self.session.send(waiting)
-        elif not self.session.edit(self.editing, waiting):
-            self.say("An answer is coming: stop it with Esc, or wait for its end.", "warning")
-            return
+        else:
+            before = next(iter(self.editing.children[-1:]), None)
+            if not self.session.edit(self.editing, waiting):
+                self.say(BUSY, "warning")
+                return
+            self.do(shown(self, before, "edited"))
         self.prompt.clear_all()
         self.prompt.earlier.add(text)
         self.editing, self.route = None, HERE

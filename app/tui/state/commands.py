@@ -53,6 +53,8 @@ COMMANDS = (
     Command("reasoning", "open or close what the model thought", "t", where="answer"),
     Command("copy", "copy the whole message", "y", where="answer"),
     Command("code", "copy a block of code; again for the next one", "c", where="answer"),
+    Command("good", "a good answer: the router learns from it", "plus", where="answer"),
+    Command("bad", "a bad answer: the router learns from it", "minus", where="answer"),
     Command("forget", "a wrong answer from the cache: give it no more", "x", where="answer"),
     Command("compare", "ask two models side by side", "f6", "model model"),
     Command("dashboard", "money, tokens, speed and hits", "f3"),

@@ -27,7 +27,7 @@ class Transcript(VerticalScroll):
 
 **↑** and **↓** choose a message; letters act on it: **w** why it came from where it came, **r** answer again,
 **g** go on, **e** ask in other words, **f** fork, **←** **→** branches, **y** copy, **c** copy code,
-**o** the receipt, **t** what the model thought.
+**o** the receipt, **t** what the model thought, **+** and **-** judge it.
 """
 
     BINDINGS: list[BindingType] = [  # noqa: RUF012

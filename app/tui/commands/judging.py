@@ -1,0 +1,39 @@
+"""What the user thinks of an answer, said with a thumb or shown by what is done with it: a lesson."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from edgecloud.errors import BadRequest, EdgeCloudError
+
+if TYPE_CHECKING:
+    from ..screens.chat import ChatScreen
+    from ..state.conversation import Node
+
+
+async def good(screen: ChatScreen, _: str) -> None:
+    await _judge(screen, "up")
+    screen.say("Noted as good: the router learns from it.")
+
+
+async def bad(screen: ChatScreen, _: str) -> None:
+    await _judge(screen, "down")
+    screen.say("Noted as bad: the router learns from it. r asks again, Ctrl+T somebody else.")
+
+
+async def shown(screen: ChatScreen, answer: Node | None, verdict: str, over: Sequence[Node] = ()) -> None:
+    """Tell what was shown by asking again, in other words, or taking another; nothing depends on it."""
+    if answer is None or answer.receipt_id is None:
+        return
+    others = [node.receipt_id for node in over if node.receipt_id is not None]
+    with contextlib.suppress(EdgeCloudError):
+        await screen.gateway.feedback(answer.receipt_id, verdict, over=others)
+
+
+async def _judge(screen: ChatScreen, verdict: str) -> None:
+    answer = screen.answer
+    if answer is None or answer.receipt_id is None:
+        raise BadRequest("There is no answer here to judge.")
+    await screen.gateway.feedback(answer.receipt_id, verdict)
