@@ -15,6 +15,7 @@ from .facts import Language, Structure
 
 # The tail of a very long prompt says what is wanted; measuring all of a pasted book says nothing more.
 MEASURED_CHARS = 20_000
+GIST_HEAD, GIST_TAIL = 400, 600
 
 # "yes", "ok continue", "sounds good, go ahead!", "好的，继续吧": what is wanted was said before.
 _APPROVAL = re.compile(
@@ -84,6 +85,16 @@ def question(messages: Sequence[Message]) -> str:
         if not is_approval(text):
             return f"{text}\n{approved}" if approved and index < _last_user(messages) else text
     return messages[-1].content if messages else ""
+
+
+def gist(text: str) -> str:
+    """What of a question is embedded: all, or where it is long its beginning and its end.
+
+    An embedder reads a few hundred tokens and no more; what is wanted stands before what is pasted, or after.
+    """
+    if len(text) <= GIST_HEAD + GIST_TAIL:
+        return text
+    return f"{text[:GIST_HEAD]}\n{text[-GIST_TAIL:]}"
 
 
 def is_approval(text: str) -> bool:

@@ -1,0 +1,233 @@
+"""How well the router tells who will be right: `python bench/routing.py [mmlu gsm8k llmrouter far …]`.
+
+RouteLLM's metric: questions go to the strong model in the order of their expected gain, and the score is
+drawn over the share of paid calls. APGR is the area between the curve and the weak model's (0.5 is a coin),
+CPT50 and CPT80 the percent of calls that recover half and four fifths of the gap. `length` is the prompt's
+length and nothing else: what does not beat it has learnt nothing. `oracle` knows both outcomes.
+
+Ours is trained on labels of the same set and the same pair of models, which the published routers were not,
+so it should be ahead of them. Means over five random splits, with their standard deviation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import csv
+import gzip
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from fit_router import embed
+from numpy.typing import NDArray
+from prompts import Pair, checklist, gptcache
+
+from edgecloud.router.acceptance import chance
+from edgecloud.router.facts import Facts
+from edgecloud.router.filter import filter
+from edgecloud.router.learned import load_shipped
+from edgecloud.router.learning.features import LENGTH
+from edgecloud.router.learning.heads import Chances, fit_heads
+from edgecloud.router.learning.measures import apgr, auc, cpt, ece
+from edgecloud.router.learning.rows import Rows
+from edgecloud.router.money import Price
+from edgecloud.router.rank import rank
+from edgecloud.router.structure import gist, measure
+from edgecloud.router.world import EngineView, World
+from edgecloud.settings import Settings
+from edgecloud.types import Capabilities
+
+ROUTELLM = ("mixtral-8x7b-instruct", "gpt-4-1106-preview")
+LLMROUTER = ("gemma-2-9b-it", "llama-3.1-nemotron-51b-instruct")
+SEEDS = range(5)
+FOLDS = 5
+CASCADE = Path(__file__).parent / "data" / "routing" / "cascade.csv.gz"
+Scores = NDArray[np.float64]
+
+
+class Trial(NamedTuple):
+    """Test rows with the chances that rows apart from them gave."""
+
+    rows: Rows
+    chances: Chances
+
+
+def rows_of(name: str, pair: tuple[str, str]) -> Rows:
+    """The questions of one set that both models have scores for."""
+    rows = load_shipped().heads.rows
+    return rows.take(np.char.startswith(rows.ids, f"{name}/")).of(*pair)
+
+
+def tried(train: Rows, test: Rows) -> Trial:
+    return Trial(test, fit_heads(train).predict(test.vectors, test.features))
+
+
+def splits(rows: Rows, labels: int) -> Iterator[Trial]:
+    """`labels` random rows to learn from, all others to be judged by."""
+    for seed in SEEDS:
+        order = np.random.default_rng(seed).permutation(len(rows))
+        yield tried(rows.take(order[:labels]), rows.take(order[labels:]))
+
+
+def crossed(rows: Rows) -> Iterator[Trial]:
+    """Every row judged by heads that were fitted without its fold."""
+    for seed in SEEDS:
+        fold = np.random.default_rng(seed).permutation(len(rows)) % FOLDS
+        p_ok, trust = np.empty((2, *rows.scores.shape))
+        for number in range(FOLDS):
+            aside = fold == number
+            p_ok[aside], trust[aside] = tried(rows.take(~aside), rows.take(aside)).chances
+        yield Trial(rows, Chances(p_ok, trust))
+
+
+def unseen(rows: Rows) -> Iterator[Trial]:
+    """Half of the groups to learn from, the other half to be judged by."""
+    groups = np.unique(rows.groups)
+    for seed in SEEDS:
+        kept = np.isin(rows.groups, np.random.default_rng(seed).permutation(groups)[: len(groups) // 2])
+        yield tried(rows.take(kept), rows.take(~kept))
+
+
+def show(title: str, trials: Iterator[Trial], *published: tuple[str, float, float, float]) -> None:
+    """Print the routers of one set, side by side."""
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    errors, trusts = [], []
+    for rows, chances in trials:
+        weak, strong = rows.scores.T
+        gains = {
+            "random": np.random.default_rng(len(errors)).random(len(rows)),
+            "length": rows.features[:, LENGTH].astype(float),
+            "ours": chances.p_ok[:, 1] - chances.p_ok[:, 0],
+            "oracle": strong - weak,
+        }
+        for name, gain in gains.items():
+            found.setdefault(name, []).append(
+                (apgr(gain, weak, strong), cpt(gain, weak, strong, 0.5), cpt(gain, weak, strong, 0.8))
+            )
+        errors.append([ece(chances.p_ok[:, column], rows.scores[:, column]) for column in (0, 1)])
+        trusts.append(float(chances.trust.mean()))
+    ours, length = (np.array(found[name])[:, 0] for name in ("ours", "length"))
+    print(f"\n{title}\n  {'router':<28} {'APGR':>6} {'±':>6} {'CPT50':>6} {'CPT80':>6}")
+    for name, *numbers in published:
+        print(f"  {name:<28} {numbers[0]:6.3f} {'':>6} {numbers[1]:6.1f} {numbers[2]:6.1f}")
+    for name, rows_found in found.items():
+        mean, spread = np.mean(rows_found, 0), np.std(rows_found, 0)
+        print(f"  {name:<28} {mean[0]:6.3f} {spread[0]:6.3f} {mean[1]:6.1f} {mean[2]:6.1f}")
+    weak_error, strong_error = np.mean(errors, 0)
+    print(
+        f"  calibration error: weak {weak_error:.3f}, strong {strong_error:.3f}; trust {np.mean(trusts):.2f}"
+    )
+    print(f"  ours - length, split by split: {', '.join(f'{one:+.3f}' for one in ours - length)}")
+
+
+def mmlu() -> None:
+    published = [
+        ("RouteLLM best (SW ranking)", 0.603, 35.4, 71.6),
+        ("RouteLLM matrix fact.", 0.597, 35.5, 71.4),
+    ]
+    show("MMLU, 1,500 labels", splits(rows_of("mmlu", ROUTELLM), 1500), *published)
+
+
+def gsm8k() -> None:
+    rows = rows_of("gsm8k", ROUTELLM)
+    published = [
+        ("RouteLLM best (causal LLM)", 0.622, 33.6, 63.3),
+        ("RouteLLM matrix fact.", 0.565, 38.8, 72.6),
+    ]
+    show(f"GSM8K, {len(rows) // 2} labels", splits(rows, len(rows) // 2), *published)
+
+
+def llmrouter() -> None:
+    rows = rows_of("llmrouter", LLMROUTER)
+    show("LLMRouter, gemma-2-9b against nemotron-51b, 5 folds", crossed(rows))
+    # The ceiling of what a question's task can tell, for whoever knows the task.
+    weak, strong = rows.scores.T
+    gain = np.empty(len(rows))
+    for task in np.unique(rows.groups):
+        gain[rows.groups == task] = (strong - weak)[rows.groups == task].mean()
+    print(f"  {'(mean gain of the true task)':<28} {apgr(gain, weak, strong):6.3f}")
+
+
+def far() -> None:
+    rows, other = rows_of("mmlu", ROUTELLM), rows_of("gsm8k", ROUTELLM)
+    show("MMLU, subjects never seen", unseen(rows))
+    order = np.random.default_rng(0).permutation(len(rows))
+    show("GSM8K, learnt from MMLU", iter([tried(rows.take(order[:5000]), other)]))
+
+
+def flips() -> None:
+    """How often a paraphrase goes elsewhere, by the decision that requests get."""
+    print("\nRoute flips on paraphrases (local 8B, hosted GPT-4, balanced)")
+    sets: dict[str, list[Pair]] = {
+        "GPTCache pairs": gptcache()[:400],
+        "CheckList, may hit": [pair for pair in checklist() if pair.same][:400],
+    }
+    quality, settings = load_shipped(), Settings()
+    local = EngineView("local", "local", True, "llama-3.1-8b-instruct", Capabilities(context=8192))
+    cloud = EngineView(
+        "cloud",
+        "hosted",
+        False,
+        "gpt-4-1106-preview",
+        Capabilities(context=128_000),
+        price=Price(10.0, 5.0, 30.0),
+    )
+    world = World(1_800_000_000.0, (local, cloud))
+    for name, pairs in sets.items():
+        texts = list(dict.fromkeys(text for pair in pairs for text in pair[:2]))
+        vectors, fingerprint = asyncio.run(embed([gist(text) for text in texts]))
+        goes = {}
+        for text, vector in zip(texts, vectors, strict=True):
+            facts = Facts(
+                "flip", 50, structure=measure(text), vector=tuple(vector.tolist()), fingerprint=fingerprint
+            )
+            goes[text] = rank(facts, filter(facts, world, settings), world, quality, settings).chosen.engine
+        flipped = np.mean([goes[pair.one] != goes[pair.other] for pair in pairs])
+        away = np.mean([engine == "cloud" for engine in goes.values()])
+        print(
+            f"  {name:<28} {flipped:6.1%} of {len(pairs)} pairs flip; {away:.0%} of prompts go to the cloud"
+        )
+
+
+def cascade() -> None:
+    """What the acceptance of a local draft knows of its being right, by set."""
+    print("\nCascade: AUC for 'the local answer is right' (Llama-3.1-8B)")
+    with gzip.open(CASCADE, "rt", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    names = sorted({line["set"] for line in lines})
+    print(f"  {'set':<20} {'rows':>5} {'accept':>7} {'entropy':>8} {'asked':>6}")
+    for name in names:
+        rows = [line for line in lines if line["set"] == name]
+        right = np.array([float(row["small_score"]) for row in rows])
+        ours = np.array([chance(0.5, [float(row["mean_logprob"])]) for row in rows])
+        entropy = -np.array([float(row["mean_entropy"]) for row in rows])
+        asked = np.array([float(row["self_confidence"] or 0) for row in rows])
+        print(
+            f"  {name:<20} {len(rows):>5} {auc(ours, right):7.3f} {auc(entropy, right):8.3f} "
+            f"{auc(asked, right):6.3f}"
+        )
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    "mmlu": mmlu,
+    "gsm8k": gsm8k,
+    "llmrouter": llmrouter,
+    "far": far,
+    "flips": flips,
+    "cascade": cascade,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[])
+    for name in parser.parse_args().parts or PARTS:
+        PARTS[name]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""One calibrated head a model: neighbours and a linear model where there are rows, length where not.
+
+    P = calibrated(trust * (neighbours + linear) / 2 + (1 - trust) * by_length)
+    trust = sigmoid((nearness - usual) / SHARPNESS)
+
+`nearness` is the mean similarity of the ten nearest rows that have a score for the model, `usual` what six
+questions in ten of the rows' own domain have. In the dark only length is left: it is what
+no estimate may fall below, so nothing else is believed there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .calibration import Calibration, calibrate
+from .features import LENGTH, Floats
+from .logistic import Doubles, fit, logit, sigmoid
+from .rows import Array, Rows, pack, unit, unpack
+
+# Chosen on RouteLLM's MMLU and GSM8K and LLMRouter's tasks; `bench/routing.py` prints what they give.
+VECTOR_SCALE, FEATURE_PENALTY = 0.6, 30.0
+FEATURE_SHARE = 0.2
+NEIGHBOURS, SHARPENING, PRIOR_ROWS = 60, 8.0, 5.0
+NEAREST, SHARPNESS, USUAL = 10, 0.05, 0.4
+# Log-odds lost for e times the length, as in `priors`.
+LENGTH_SLOPE = 0.3
+FOLDS = 5
+MIDDLING = float(np.log1p(200))
+CHUNK = 512
+
+
+class Chances(NamedTuple):
+    """For each question and model: the chance of a right answer, and how far its rows are trusted (0..1)."""
+
+    p_ok: Doubles
+    trust: Doubles
+
+
+class Head(NamedTuple):
+    """What was fitted for one model. `linear` (dimensions + features + 1,) ends in the bias; `skill` is the
+    log-odds of a right answer at middling length.
+    """
+
+    linear: Doubles
+    calibration: Calibration
+    skill: float
+    usual: float
+
+
+class Heads:
+    """Heads for all models of the rows. Immutable once made."""
+
+    def __init__(self, rows: Rows, heads: list[Head], center: Floats, spread: Floats) -> None:
+        self.rows = rows
+        self.heads = heads
+        self._center, self._spread = center, spread
+        self._keys = self._key(rows.vectors, self.scaled(rows.features))
+        # Models that were asked the same questions share their neighbours.
+        self._asked: list[tuple[Array, list[int]]] = []
+        for column in range(len(rows.models)):
+            known = np.flatnonzero(~np.isnan(rows.scores[:, column]))
+            for others, columns in self._asked:
+                if np.array_equal(known, others):
+                    columns.append(column)
+                    break
+            else:
+                self._asked.append((known, [column]))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return self.rows.models
+
+    def predict(self, vectors: Floats, features: Floats) -> Chances:
+        """For questions with these vectors (q, dimensions) and features (q, len(NAMES))."""
+        parts = [
+            self._predict(vectors[at : at + CHUNK], features[at : at + CHUNK])
+            for at in range(0, len(vectors), CHUNK)
+        ]
+        p_ok, trust = zip(*parts, strict=True)
+        return Chances(np.concatenate(p_ok), np.concatenate(trust))
+
+    def by_length(self, features: Floats) -> Doubles:
+        """What is left without neighbours, not calibrated: (q, models)."""
+        return np.stack([_by_length(head.skill, features) for head in self.heads], 1)
+
+    def nearest(self, vector: Floats, number: int) -> list[tuple[int, float]]:
+        """Rows most like a vector, with their cosine similarity, the nearest first."""
+        similar = self.rows.vectors @ vector
+        best = np.argsort(-similar)[:number]
+        return [(int(row), float(similar[row])) for row in best]
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    def _predict(self, vectors: Floats, features: Floats) -> Chances:
+        scaled = self.scaled(features)
+        raw, nearness = self._raw(self._key(vectors, scaled), np.hstack([vectors * VECTOR_SCALE, scaled]))
+        usual = np.array([head.usual for head in self.heads])
+        trust = _trust(nearness, usual)
+        blend = trust * raw + (1 - trust) * self.by_length(features)
+        p_ok = [head.calibration(blend[:, column]) for column, head in enumerate(self.heads)]
+        return Chances(np.stack(p_ok, 1), trust)
+
+    def _raw(self, keys: Floats, inputs: Floats) -> tuple[Doubles, Doubles]:
+        """Not calibrated: chances and nearness, (q, models) each."""
+        shape = len(keys), len(self.models)
+        chances, nearness = np.empty(shape), np.empty(shape)
+        similar = keys @ self._keys.T
+        for known, columns in self._asked:
+            among = similar if len(known) == len(self.rows) else similar[:, known]
+            near, index = _largest(among, min(NEIGHBOURS, len(known)))
+            weights = np.exp(SHARPENING * near)
+            weights *= near.shape[1] / weights.sum(1, keepdims=True)
+            nearness[:, columns] = np.sort(near, 1)[:, -NEAREST:].mean(1)[:, None]
+            for column in columns:
+                scores = self.rows.scores[known, column]
+                voted = (weights * scores[index]).sum(1) + PRIOR_ROWS * scores.mean()
+                linear = self.heads[column].linear
+                chances[:, column] = (
+                    voted / (near.shape[1] + PRIOR_ROWS) + sigmoid(inputs @ linear[:-1] + linear[-1])
+                ) / 2
+        return chances, nearness
+
+    def scaled(self, features: Floats) -> Floats:
+        """Features as the heads weigh them: in spreads from the mean of the rows, outliers cut."""
+        return np.clip((features - self._center) / self._spread, -3, 3).astype(np.float32)
+
+    @staticmethod
+    def _key(vectors: Floats, scaled: Floats) -> Floats:
+        return unit(np.hstack([vectors, FEATURE_SHARE * scaled]).astype(np.float32))
+
+
+def fit_heads(rows: Rows, seed: int = 0) -> Heads:
+    """Fitted to rows; each head's calibration to chances given to rows that its fit had not seen."""
+    center = rows.features.mean(0)
+    spread = rows.features.std(0) + 1e-3
+    columns = range(len(rows.models))
+    rough = [_fit_one(rows, column, center, spread) for column in columns]
+    folds = np.random.default_rng(seed).permutation(len(rows)) % FOLDS
+    raw, nearness = np.full((2, *rows.scores.shape), np.nan)
+    for fold in range(FOLDS):
+        kept, aside = rows.take(folds != fold), np.flatnonzero(folds == fold)
+        part = Heads(kept, [_fit_one(kept, column, center, spread) for column in columns], center, spread)
+        for at in range(0, len(aside), CHUNK):
+            some = aside[at : at + CHUNK]
+            scaled = part.scaled(rows.features[some])
+            raw[some], nearness[some] = part._raw(
+                part._key(rows.vectors[some], scaled), np.hstack([rows.vectors[some] * VECTOR_SCALE, scaled])
+            )
+    finished = []
+    for column, head in enumerate(rough):
+        known = ~np.isnan(rows.scores[:, column])
+        usual = float(np.quantile(nearness[known, column], USUAL))
+        trust = _trust(nearness[known, column], usual)
+        blend = trust * raw[known, column] + (1 - trust) * _by_length(head.skill, rows.features[known])
+        found = calibrate(blend, rows.scores[known, column])
+        finished.append(head._replace(calibration=found, usual=usual))
+    return Heads(rows, finished, center, spread)
+
+
+def _fit_one(rows: Rows, column: int, center: Floats, spread: Floats) -> Head:
+    known = ~np.isnan(rows.scores[:, column])
+    scores, vectors = rows.scores[known, column], rows.vectors[known]
+    scaled = np.clip((rows.features[known] - center) / spread, -3, 3)
+    penalty = np.append(np.ones(vectors.shape[1]), np.full(scaled.shape[1], FEATURE_PENALTY))
+    linear = fit(np.hstack([vectors * VECTOR_SCALE, scaled]), scores, penalty)
+    lengths = rows.features[known, LENGTH].mean() - MIDDLING
+    skill = float(logit(scores.mean().clip(0.02, 0.98))) + LENGTH_SLOPE * float(lengths)
+    return Head(linear, Calibration(), skill, 0.0)
+
+
+def _trust(nearness: Doubles, usual: Doubles | float) -> Doubles:
+    return sigmoid((nearness - usual) / SHARPNESS)
+
+
+def _by_length(skill: float, features: Floats) -> Doubles:
+    return sigmoid(skill - LENGTH_SLOPE * (features[:, LENGTH].astype(np.float64) - MIDDLING))
+
+
+def _largest(similar: Floats, number: int) -> tuple[Floats, Array]:
+    """The largest values of each row, in no order, and where they are."""
+    if number == similar.shape[1]:
+        return similar, np.broadcast_to(np.arange(number), similar.shape)
+    index = np.argpartition(similar, -number, axis=1)[:, -number:]
+    return np.take_along_axis(similar, index, 1), index
+
+
+# ------------------------------------------------------------------------------------------------ as arrays
+
+
+def to_arrays(heads: Heads) -> dict[str, Array]:
+    return {
+        **pack(heads.rows),
+        "linear": np.stack([head.linear for head in heads.heads]).astype(np.float32),
+        "calibration": np.array([head.calibration for head in heads.heads]),
+        "skill": np.array([head.skill for head in heads.heads]),
+        "usual": np.array([head.usual for head in heads.heads]),
+        "center": heads._center.astype(np.float32),
+        "spread": heads._spread.astype(np.float32),
+    }
+
+
+def from_arrays(arrays: Any) -> Heads:
+    """Raises `ValueError` or `KeyError` for arrays that don't fit together."""
+    rows = unpack(arrays)
+    width = rows.vectors.shape[1] + rows.features.shape[1] + 1
+    linear = arrays["linear"].astype(np.float64)
+    if linear.shape != (len(rows.models), width) or not np.isfinite(linear).all():
+        raise ValueError(f"the weights of {len(rows.models)} models have another shape, or are no numbers")
+    heads = [
+        Head(weights, Calibration(*map(float, numbers)), float(skill), float(usual))
+        for weights, numbers, skill, usual in zip(
+            linear, arrays["calibration"], arrays["skill"], arrays["usual"], strict=True
+        )
+    ]
+    return Heads(rows, heads, arrays["center"], arrays["spread"])

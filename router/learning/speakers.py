@@ -1,0 +1,89 @@
+"""Which models with known outcomes speak for an engine: itself, or those of its family and size.
+
+    log-odds(engine) = weighted mean over speakers of (log-odds(speaker) + 0.9 log10(size / speaker's size))
+
+The slope is that of `priors`. A size says little, so whoever is spoken for by others has wide intervals.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..priors import SKILL_PER_DECADE, UNKNOWN_SIZE, parameters_of
+from ..world import EngineView
+
+# What a name says beside family, version and size; a quantised model is taken for the model.
+_FILLER = re.compile(
+    r"(?:instruct|it|chat|hf|gguf|awq|gptq|fp8|fp16|bf16|int4|int8|preview|latest|q\d\w*|iq\d\w*|k|m|s|l|xl|\d|v\d[\d.]*)"
+)
+_WORD = re.compile(r"[a-z0-9.]+")
+_OWN_TRADE = ("code", "chatqa", "math")
+# Models whose names tell no size, in billions of parameters, as it is widely believed.
+_SIZES = {"gpt-4-1106": 300.0}
+
+_SAME_FAMILY = 2.0
+_REACH = 0.35
+"""Speakers of other sizes count e times less for each so many decades of size."""
+
+_EXACT, _SIZED, _UNSIZED = 0.4, 1.0, 1.5
+"""Half the width of a 90 % interval, in log-odds, where the rows are trusted."""
+
+
+class Speaker(NamedTuple):
+    """A model by its column, how much it says, and the log-odds by which the engine is ahead of it."""
+
+    column: int
+    weight: float
+    shift: float
+
+
+class Voice(NamedTuple):
+    """Who speaks for an engine, half the width of a 90 % interval in log-odds, and this in words."""
+
+    speakers: tuple[Speaker, ...]
+    doubt: float
+    source: str
+
+
+def voice_of(engine: EngineView, models: Sequence[str]) -> Voice:
+    """The voice of an engine among models with known outcomes."""
+    name = signature(engine.model)
+    for column, model in enumerate(models):
+        if signature(model) == name:
+            return Voice((Speaker(column, 1.0, 0.0),), _EXACT, f"known outcomes of {model}")
+    known = engine.parameters or size_of(engine.model)
+    size = known or UNKNOWN_SIZE[engine.kind]
+    family = _family(engine.model)
+    speakers = []
+    for column, model in enumerate(models):
+        theirs = size_of(model)
+        if theirs is None or any(trade in model for trade in _OWN_TRADE):
+            continue
+        ahead = math.log10(size / theirs)
+        weight = math.exp(-abs(ahead) / _REACH) * (_SAME_FAMILY if _family(model) == family else 1.0)
+        speakers.append(Speaker(column, weight, SKILL_PER_DECADE * ahead))
+    said = f"{known:.3g} billion parameters" if known else "an unknown size"
+    return Voice(tuple(speakers), _SIZED if known else _UNSIZED, f"models like one of {said}")
+
+
+def signature(model: str) -> frozenset[str]:
+    """What tells one model from another in a name, however it is packed: family, version, size."""
+    base = re.sub(r":[^/]*$", "", model.removeprefix("hf:")).rsplit("/", 1)[-1].lower().removesuffix(".gguf")
+    words = _WORD.findall(base)
+    return frozenset(word for word in words if not _FILLER.fullmatch(word)) or frozenset(words)
+
+
+def size_of(model: str) -> float | None:
+    """Billions of parameters by the model's name."""
+    told = parameters_of(model)
+    if told is not None:
+        return told
+    return next((size for name, size in _SIZES.items() if name in model), None)
+
+
+def _family(model: str) -> str:
+    letters = re.search(r"[a-z]{3,}", model.rsplit("/", 1)[-1].lower())
+    return letters[0] if letters else ""
