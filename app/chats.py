@@ -62,6 +62,17 @@ class Chat:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """An answer of the past: its request, who gave it, and the messages that it answered."""
+
+    request_id: str
+    chat_id: str
+    engine: str
+    model: str
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
     """One message that matches a search, with the words around the match."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,10 @@ class GatewayClient:
     async def blame(self, entry_id: str) -> bool:
         """As `Gateway.blame`."""
         return bool(await self._one("blame", entry_id=entry_id))
+
+    async def feedback(self, answer: str, verdict: str, *, over: Sequence[str] = ()) -> None:
+        """As `Gateway.feedback`."""
+        await self._one("feedback", answer=answer, verdict=verdict, over=list(over))
 
     async def ping(self) -> dict[str, Any]:
         """The server's version, pid, URL and health."""

@@ -14,10 +14,13 @@ def forget_chats(chat_ids: Collection[str]) -> bool:
     False while another process keeps old pages of the kept answers readable. Raises `StorageError`.
     """
     from ..router.ledger import Ledger
+    from ..router.outcomes import Outcomes
     from .open import open_answers
 
     with closing(Ledger(data_dir() / "edgecloud.db")) as ledger:
         ledger.forget_chats(list(chat_ids))
+    with closing(Outcomes(data_dir() / "edgecloud.db")) as outcomes:
+        outcomes.delete_chats(list(chat_ids))
     if not (data_dir() / "cache.db").exists():
         return True
     with closing(open_answers(load())) as answers:

@@ -41,6 +41,7 @@ from .memory import Memory, answerer_of
 from .run import Closing, Run
 
 if TYPE_CHECKING:
+    from .lessons import Lessons
     from .routing import Routing
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ class Gateway:
         journal: Journal | None = None,
         books: Books | None = None,
         memory: Memory | None = None,
+        make_lessons: Callable[[], Lessons] | None = None,
     ) -> None:
         self.settings = settings
         self.catalog = catalog
@@ -87,7 +89,16 @@ class Gateway:
         self.memory = memory
         self.watchers: list[Callable[[Closing], None]] = []
         """Told of every request that is over."""
+        self._make_lessons = make_lessons
+        self._lessons: Lessons | None = None
         self._routing: Routing | None = None
+
+    @property
+    def lessons(self) -> Lessons | None:
+        """What the router learns, made when it is first needed; None where nothing is learnt."""
+        if self._lessons is None and self._make_lessons is not None:
+            self._lessons = self._make_lessons()
+        return self._lessons
 
     @property
     def routing(self) -> Routing:
@@ -95,7 +106,7 @@ class Gateway:
         if self._routing is None:
             from .routing import Routing
 
-            self._routing = Routing(self.settings, self.catalog, self.books)
+            self._routing = Routing(self.settings, self.catalog, self.books, lessons=self.lessons)
         return self._routing
 
     async def chat(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
@@ -231,6 +242,19 @@ class Gateway:
         """
         return self.memory is not None and await self.memory.blame(entry_id)
 
+    async def feedback(
+        self, answer: str, verdict: str, *, over: Sequence[str] = (), tenant: str | None = None
+    ) -> None:
+        """A person's verdict on an answer (`up`, `down`, `picked`, `regenerated`, `edited`, `none`), for the
+        router to learn from. `answer` is the id of its request or message; `over` are answers that it was
+        preferred to. Raises `NotFound`, `BadRequest` for a verdict that there is not, `StorageError`.
+        """
+        from .feedback import give
+
+        if self.lessons is None:
+            raise NotFound("Nothing is learnt from verdicts here.")
+        await give(self, self.lessons, answer, verdict, over=over, tenant=tenant)
+
     async def router_states(self) -> list[dict[str, Any]]:
         """Every engine of the router with the state of its addresses; none without pools."""
         return await self.routing.states() if self.settings.pool else []
@@ -241,6 +265,8 @@ class Gateway:
             await self.memory.aclose()
         if self._routing is not None:
             await self._routing.aclose()
+        if self._lessons is not None:
+            await self._lessons.aclose()
         await self.catalog.aclose()
         if self.journal is not None:
             await self.journal.aclose()

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from edgecloud.errors import StorageError
 from edgecloud.types import (
@@ -38,6 +38,8 @@ RETRY_S = 2.0
 HEARTBEAT_S = 5.0
 CLOSE_WAIT_S = 10.0
 Status = Literal["complete", "interrupted", "failed"]
+
+T = TypeVar("T")
 
 
 class Ending(NamedTuple):
@@ -156,6 +158,11 @@ class Journal:
         await asyncio.wait([written], timeout=wait_s)
         failure = written.exception() if written.done() and not written.cancelled() else None
         return self._tell(failure.message) if isinstance(failure, StorageError) else None
+
+    async def read(self, work: Callable[[History], T]) -> T:
+        """What `work` finds in history, after all that was written before. Raises `StorageError`."""
+        found: T = await asyncio.wrap_future(self._submit(work))
+        return found
 
     async def aclose(self) -> None:
         """Write what is queued and stop the thread."""

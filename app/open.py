@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
     from ..cache.answers import AnswerCache
     from ..router.ledger import Ledger
+    from ..router.outcomes import Outcomes
     from .client import GatewayClient
     from .gateway import Gateway
     from .history import History
+    from .lessons import Lessons
 
 LEDGER_BUSY_S = 2.0
 """How long a request that needs money waits for somebody else's transaction, seconds."""
@@ -27,6 +29,7 @@ def build_gateway(settings: Settings) -> Gateway:
     """A gateway in this process, over the real engines and the user's history."""
     from .books import Books
     from .catalog import Catalog
+    from .embedding import once
     from .gateway import Gateway
     from .journal import Journal
     from .memory import Memory
@@ -48,13 +51,31 @@ def build_gateway(settings: Settings) -> Gateway:
 
     catalog = Catalog(settings)
 
-    async def embedder() -> Embedder:
+    async def find_embedder() -> Embedder:
         return await catalog.embedder("auto", listed_only=False)
+
+    embedder = once(find_embedder)
+
+    def make_lessons() -> Lessons:
+        from .lessons import Lessons
+
+        keeps = settings.history.enabled
+        return Lessons(embedder, (lambda: open_outcomes(settings)) if keeps else None)
 
     journal = Journal(open_history) if settings.history.enabled else None
     # Who keeps no questions wants no answers kept either.
     memory = Memory(settings, lambda: open_answers(settings), embedder) if settings.history.enabled else None
-    return Gateway(settings, catalog, journal, Books(open_ledger), memory)
+    return Gateway(settings, catalog, journal, Books(open_ledger), memory, make_lessons)
+
+
+def open_outcomes(settings: Settings) -> Outcomes:
+    """The user's verdicts. Raises `StorageError`."""
+    from ..router.outcomes import Outcomes
+
+    outcomes = Outcomes(data_dir() / "edgecloud.db", busy_s=LEDGER_BUSY_S)
+    if settings.history.retention_days:
+        outcomes.prune(settings.history.retention_days)
+    return outcomes
 
 
 def open_answers(settings: Settings) -> AnswerCache:

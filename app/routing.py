@@ -6,6 +6,7 @@ facts -> filter -> (wait for one that only rests) -> rank -> Execution
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from random import Random
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from ..router.priors import PriorQuality
 from ..router.quality import Quality
 from ..router.rank import rank
 from ..router.refusal import refusal, wait_s
+from ..router.structure import question
 from ..router.world import Budget, World
 from .affinity import overlaps
 from .books import Books
@@ -31,6 +33,7 @@ from .execute import Execution
 from .facts import facts_of
 from .hedging import HedgeBudget
 from .keys import KeyDesk
+from .lessons import Lessons
 from .privacy import PrivacyDesk
 from .run import Run
 from .till import Till
@@ -58,12 +61,15 @@ class Routing:
         books: Books | None,
         *,
         quality: Quality | None = None,
+        lessons: Lessons | None = None,
         random: Random | None = None,
     ) -> None:
         self._settings = settings
         self._models = models
         self._books = books
-        self._quality = quality or PriorQuality()
+        self._quality = quality or (None if lessons else PriorQuality())
+        self._lessons = lessons
+        self._asked: dict[str, tuple[Facts, World]] = {}
         self._random = random or Random()
         self._hedges = HedgeBudget(settings.router.hedge)
         self._warmth = Warmth()
@@ -90,7 +96,8 @@ class Routing:
             world = await self._world(request, upstreams, facts)
             allowed = permit(facts, world, self._settings)
             if allowed.engines:
-                return Plan(facts, world, allowed, rank(facts, allowed, world, self._quality, self._settings))
+                quality, facts = await self._estimating(request, facts, allowed)
+                return Plan(facts, world, allowed, rank(facts, allowed, world, quality, self._settings))
             rest_s = None if dry else wait_s(facts, allowed, world, self._settings)
             if rest_s is None or (left_s is None and spent_s + rest_s > self._settings.router.wait_s):
                 raise refusal(facts, allowed, world)
@@ -99,6 +106,8 @@ class Routing:
     async def execution(self, run: Run, plan: Plan, chat_id: str | None) -> Execution:
         """Carry the plan out for a request of the chat. `run` learns what was decided."""
         settings, decision = self._settings, plan.decision
+        if self._lessons is not None:
+            self._asked[run.request.id] = plan.facts, plan.world
         upstreams = await self.engines.all()
         chosen = [upstreams[candidate.engine] for candidate in decision.candidates]
         first = chosen[0]
@@ -125,7 +134,11 @@ class Routing:
 
     def learned(self, run: Run) -> None:
         """A request is over: remember who has its prefix, and keep what was learnt from time to time."""
+        asked = self._asked.pop(run.request.id, None)
         if run.finished and run.tried:
+            if asked is not None and self._lessons is not None:
+                facts, world = asked
+                self._lessons.answered(facts, world.engine(run.tried[-1].engine), run.request.chat_id)
             name = run.tried[-1].engine
             tokens = run.usage.prompt_tokens + run.usage.completion_tokens
             self._warmth.note(session_of(run.request), name, tokens)
@@ -144,6 +157,19 @@ class Routing:
         await self.engines.aclose()
 
     # ------------------------------------------------------------------------------------------------- inside
+
+    async def _estimating(
+        self, request: ChatRequest, facts: Facts, allowed: Allowed
+    ) -> tuple[Quality, Facts]:
+        """What estimates quality, and the facts with a vector where there is a choice to make by it."""
+        if self._quality is not None or self._lessons is None:
+            return self._quality or PriorQuality(), facts
+        quality = await self._lessons.quality()
+        if len(allowed.engines) > 1 and request.is_chat:
+            vector = await self._lessons.vector(question(request.messages))
+            if vector is not None:
+                facts = dataclasses.replace(facts, vector=vector.values, fingerprint=vector.fingerprint)
+        return quality, facts
 
     def _covers(self, model: str) -> tuple[str, ...] | None:
         """The engines that a model name means: all for `auto`, unless the config says which pool that is."""

@@ -160,6 +160,9 @@ class SocketServer:
                 yield await gateway.why(str(args["id"]))
             case "blame":
                 yield await gateway.blame(args["entry_id"])
+            case "feedback":
+                await gateway.feedback(args["answer"], args["verdict"], over=args.get("over", ()))
+                yield True
             case "health":
                 yield native.dump(await gateway.health())
             case "stop":

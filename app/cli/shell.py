@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from edgecloud.settings import Settings
 
     from ...router.ledger import Ledger
+    from ...router.outcomes import Outcomes
     from ..client import GatewayClient
     from ..gateway import Gateway
     from ..history import History
@@ -58,6 +59,12 @@ class State:
         from ...router.ledger import Ledger
 
         return Ledger(data_dir() / "edgecloud.db")
+
+    def outcomes(self) -> Outcomes:
+        """What the user thought of answers."""
+        from ..open import open_outcomes
+
+        return open_outcomes(self.settings())
 
     def history(self) -> History:
         """The user's history, with what crashed processes left put right."""

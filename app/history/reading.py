@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgecloud.errors import NotFound
+from edgecloud.types import Message
 
-from ..chats import Chat, ChatSummary, Content, Status, StoredMessage
+from ..chats import Asked, Chat, ChatSummary, Content, Status, StoredMessage
 from .tables import marks, read_slices
 
 MIN_PREFIX = 4
@@ -79,6 +80,27 @@ def show(connection: sqlite3.Connection, chat_id: str) -> Chat:
         path.append(head)
         head = parents[head]
     return Chat(found[0], messages, tuple(reversed(path)))
+
+
+def asked(connection: sqlite3.Connection, name: str) -> Asked | None:
+    """What an answer, by its own id or its request's, was an answer to; None where it is not known."""
+    row = connection.execute(
+        """SELECT messages.id, messages.chat_id, receipt_id, json FROM messages
+           JOIN receipts ON receipts.id = receipt_id WHERE messages.id = ?
+              OR messages.chat_id = (SELECT chat_id FROM receipts WHERE id = ?) AND receipt_id = ? LIMIT 1""",
+        (name, name, name),
+    ).fetchone()
+    if row is None:
+        return None
+    message_id, chat_id, request_id, receipt = row
+    by_id = {stored.id: stored for stored in show(connection, chat_id).messages}
+    path: list[Message] = []
+    parent = by_id[message_id].parent_id
+    while parent is not None:
+        path.append(by_id[parent].message)
+        parent = by_id[parent].parent_id
+    known = json.loads(receipt)
+    return Asked(request_id, chat_id, known["engine"], known["model"], tuple(reversed(path)))
 
 
 def decision(connection: sqlite3.Connection, receipt_id: str) -> Mapping[str, Any] | None:

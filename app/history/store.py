@@ -17,7 +17,7 @@ from typing import Any
 from edgecloud.storage import open_database, storage_errors, this_process, transaction
 from edgecloud.types import ChatRequest, Message, Receipt, ToolCall
 
-from ..chats import Chat, ChatSummary, Hit, Status, StoredMessage
+from ..chats import Asked, Chat, ChatSummary, Hit, Status, StoredMessage
 from . import organizing, reading, removing, searching, writing
 from .removing import Removal
 from .tables import MIGRATIONS
@@ -130,6 +130,11 @@ class History:
         """Messages that hold all words of the query, best first."""
         with self._reading() as connection:
             return searching.search(connection, query, limit)
+
+    def asked(self, name: str) -> Asked | None:
+        """What an answer, by its own id or its request's, was an answer to; None where it is not known."""
+        with self._writing() as connection:  # several reads that see the same moment
+            return reading.asked(connection, name)
 
     def decision(self, receipt_id: str) -> Mapping[str, Any] | None:
         """The receipt of an answer as it was stored, with its `chat_id`."""

@@ -11,12 +11,14 @@ from edgecloud.http.openai import admitted
 from edgecloud.http.responses import json_response
 from edgecloud.http.routes import add_api, add_route
 from edgecloud.wire import openai_chat
+from edgecloud.wire.fields import Fields
 
 from ..gateway import Gateway
 
 
 class RoutingRoutes:
     """`/route/explain` for a request of the past (GET, by id) or one that is not sent (POST, a chat body);
+    `/route/feedback` for what a person thought of an answer;
     `/health/router` for the engines. A key sees its own requests only; nobody sees a text.
     """
 
@@ -28,6 +30,7 @@ class RoutingRoutes:
         """Register the routes."""
         add_api(app, "GET", "/route/explain", self.past)
         add_api(app, "POST", "/route/explain", self.planned)
+        add_api(app, "POST", "/route/feedback", self.verdict)
         add_route(app, "GET", "/health/router", self.states)
 
     async def past(self, http: Request) -> Response:
@@ -39,6 +42,13 @@ class RoutingRoutes:
     async def planned(self, http: Request) -> Response:
         request, _ = openai_chat.parse(await self.door.bodies.json(http.scope, http.receive))
         return json_response(await self.gateway.explain(admitted(http.scope, request)))
+
+    async def verdict(self, http: Request) -> Response:
+        fields = Fields(await self.door.bodies.json(http.scope, http.receive))
+        await self.gateway.feedback(
+            fields.required_text("id"), fields.required_text("verdict"), tenant=call_of(http.scope).tenant
+        )
+        return json_response({"ok": True})
 
     async def states(self, http: Request) -> Response:
         return json_response({"engines": await self.gateway.router_states()})

@@ -61,6 +61,7 @@ _BODIES: dict[str, tuple[list[str], dict[str, Any]]] = {
     ),
     "/chat/completions/input_tokens": (["messages"], {"model": _SOME_TEXT, "messages": _MESSAGES}),
     "/route/explain": (["messages"], _OPENAI | {"messages": _MESSAGES}),
+    "/route/feedback": (["id", "verdict"], {"id": _SOME_TEXT, "verdict": _SOME_TEXT}),
     "/completions": (["prompt"], _OPENAI | {"prompt": _PROMPTS, "echo": _FLAG}),
     "/embeddings": (
         ["input"],

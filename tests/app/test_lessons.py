@@ -1,0 +1,245 @@
+"""The gateway learns from its user: thumbs, picks and repeated questions become outcomes and steer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgecloud.app.embedding import OnceEmbedder, once
+from edgecloud.app.gateway import Gateway
+from edgecloud.app.history import History
+from edgecloud.app.journal import Journal
+from edgecloud.app.lessons import Lessons
+from edgecloud.errors import BadRequest, ModelLoadError, NotFound
+from edgecloud.router.outcomes import Outcomes
+from edgecloud.router.priors import PriorQuality
+from edgecloud.settings import PoolEntry, Settings
+from edgecloud.types import ChatRequest, EmbedResult, Finish, Message
+from tests.router.learning_rows import EASY, ELSEWHERE, FINGERPRINT, HARD, make_quality
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_gateway import FakeCatalog
+
+PLACES = {"easy": EASY, "hard": HARD}
+
+
+class WordEmbedder:
+    """Texts with a known word are at its place, all others elsewhere."""
+
+    name, dimensions, fingerprint = "words", len(EASY), FINGERPRINT
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def embed(self, inputs: Sequence[Any]) -> EmbedResult:
+        self.asked += inputs
+        found = [next((at for word, at in PLACES.items() if word in text), ELSEWHERE) for text in inputs]
+        return EmbedResult(tuple(tuple(at.tolist()) for at in found), self.name, 1)
+
+    async def aclose(self) -> None: ...
+
+
+class House:
+    """A gateway over a small local engine and a large pool, with history, that learns."""
+
+    def __init__(self, folder: Path, *, load: Any = make_quality, **settings: Any) -> None:
+        self.embedder = WordEmbedder()
+        self.path = folder / "edgecloud.db"
+        entries = (PoolEntry(name="big", url="http://big:8000/v1", model="large-70b"),)
+        self.settings = Settings(model="small-8b", pool=entries, router={"cascade": False}, **settings)
+        engines = [FakeEngine([b"local"], name="small-8b"), FakeEngine([b"pool"], name="big", local=False)]
+        self.catalog = FakeCatalog(engines, self.embedder, entries)
+        self.gateway = self.open(load)
+
+    def open(self, load: Any = make_quality) -> Gateway:
+        """A gateway of a process that begins now."""
+
+        async def find() -> OnceEmbedder:
+            return OnceEmbedder(await self.catalog.embedder("auto", listed_only=False))
+
+        return Gateway(
+            self.settings,
+            self.catalog,
+            Journal(lambda: History(self.path)),
+            make_lessons=lambda: Lessons(find, lambda: Outcomes(self.path), load),
+        )
+
+    async def ask(self, text: str, chat_id: str | None = None, **fields: Any) -> Finish:
+        request = ChatRequest(messages=(Message("user", text),), chat_id=chat_id, door="chat", **fields)
+        events = [event async for event in self.gateway.chat(request)]
+        assert isinstance(events[-1], Finish)
+        return events[-1]
+
+    async def local_chance(self, text: str) -> float:
+        story = await self.gateway.explain(ChatRequest(messages=(Message("user", text),)))
+        return next(
+            each["p_ok"]["mean"] for each in story["decision"]["candidates"] if each["engine"] == "small-8b"
+        )
+
+    def verdicts(self) -> dict[str, float]:
+        own = Outcomes(self.path).evidence(FINGERPRINT)
+        return dict(zip(own.ids.tolist(), own.scores.tolist(), strict=True))
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    house = House(tmp_path)
+    yield house
+    await house.gateway.aclose()
+
+
+async def test_thumbs_down_here_send_such_questions_elsewhere(house: House) -> None:
+    before, elsewhere = await house.local_chance("an easy one"), await house.local_chance("a hard one")
+    for _ in range(4):
+        finish = await house.ask("an easy one", mode="local")
+        await house.gateway.feedback(finish.receipt.id, "down")
+
+    after = await house.local_chance("an easy one")
+
+    assert after < before - 0.25
+    assert await house.local_chance("a hard one") == pytest.approx(elsewhere)
+
+
+async def test_a_verdict_by_the_id_of_the_message_counts_after_a_restart(house: House) -> None:
+    finish = await house.ask("an easy one")
+    assert finish.message_id is not None
+    await house.gateway.aclose()
+    house.gateway = house.open()
+
+    await house.gateway.feedback(finish.message_id, "up")
+
+    assert house.verdicts() == {finish.receipt.id: 1.0}
+
+
+async def test_an_engine_asked_for_by_name_can_have_a_verdict_too_and_is_asked_without_a_vector(
+    house: House,
+) -> None:
+    finish = await house.ask("an easy one", model="small-8b")
+    assert house.embedder.asked == []
+
+    await house.gateway.feedback(finish.receipt.id, "down")
+
+    assert house.verdicts() == {finish.receipt.id: 0.0}
+    assert house.embedder.asked == ["an easy one"]
+
+
+async def test_what_was_picked_wins_and_what_it_was_beside_loses(house: House) -> None:
+    here, there = await house.ask("an easy one", mode="local"), await house.ask("an easy one", mode="pool")
+
+    await house.gateway.feedback(there.receipt.id, "picked", over=[here.receipt.id])
+
+    assert house.verdicts() == {there.receipt.id: 1.0, here.receipt.id: 0.0}
+
+
+async def test_the_same_question_again_in_its_chat_is_a_verdict(house: House) -> None:
+    first = await house.ask("a hard one")
+    await house.ask("a hard one, please", chat_id=first.chat_id)
+    await house.ask("a hard one")  # another chat
+    await house.gateway.aclose()
+
+    assert house.verdicts() == {first.receipt.id: 0.0}
+
+
+async def test_another_question_in_the_chat_is_no_verdict(house: House) -> None:
+    first = await house.ask("a hard one")
+    await house.ask("an easy one", chat_id=first.chat_id)
+    await house.gateway.aclose()
+
+    assert house.verdicts() == {}
+
+
+async def test_a_verdict_is_taken_back(house: House) -> None:
+    finish = await house.ask("an easy one")
+    await house.gateway.feedback(finish.receipt.id, "down")
+    await house.gateway.feedback(finish.receipt.id, "none")
+
+    assert house.verdicts() == {}
+
+
+async def test_a_deleted_chat_takes_its_verdicts_along(house: House) -> None:
+    finish = await house.ask("an easy one")
+    await house.gateway.feedback(finish.receipt.id, "down")
+    assert finish.chat_id is not None
+    assert house.gateway.lessons is not None
+
+    await house.gateway.lessons.delete_chats((finish.chat_id,))
+
+    assert house.verdicts() == {}
+    with pytest.raises(NotFound):
+        await house.gateway.lessons.verdict(finish.receipt.id, "down")
+
+
+async def test_a_verdict_on_nothing_or_of_no_kind_is_refused(house: House) -> None:
+    finish = await house.ask("an easy one")
+
+    with pytest.raises(NotFound, match="no answer 'req-none'"):
+        await house.gateway.feedback("req-none", "up")
+    with pytest.raises(BadRequest, match="no verdict 'meh'"):
+        await house.gateway.feedback(finish.receipt.id, "meh")
+
+
+async def test_a_key_has_verdicts_on_its_own_answers_only(house: House) -> None:
+    mine = await house.ask("an easy one", tenant="a")
+
+    with pytest.raises(NotFound):
+        await house.gateway.feedback(mine.receipt.id, "down", tenant="b")
+    await house.gateway.feedback(mine.receipt.id, "down", tenant="a")
+
+    assert house.verdicts() == {mine.receipt.id: 0.0}
+
+
+async def test_a_damaged_file_of_outcomes_leaves_the_sizes_of_models(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def damaged() -> Any:
+        raise ModelLoadError("The known outcomes can't be read: reinstall edgecloud.")
+
+    house = House(tmp_path, load=damaged)
+
+    finish = await house.ask("an easy one")
+    await house.ask("an easy one")
+
+    assert finish.receipt.engine in ("small-8b", "big")
+    assert house.gateway.lessons is not None
+    assert isinstance(await house.gateway.lessons.quality(), PriorQuality)
+    assert [record.message for record in caplog.records].count(
+        "The known outcomes can't be read: reinstall edgecloud."
+    ) == 1
+    await house.gateway.aclose()
+
+
+# ------------------------------------------------------------------------------------------------ embedding
+
+
+async def test_a_text_is_embedded_once_for_all_who_ask() -> None:
+    embedder = WordEmbedder()
+
+    async def find() -> Any:
+        return embedder
+
+    find_once = once(find)
+    first, second = await find_once(), await find_once()
+    await first.embed(["an easy one"])
+    await second.embed(["an easy one"])
+    await second.embed(["another"])
+
+    assert embedder.asked == ["an easy one", "another"]
+
+
+async def test_a_failed_embedding_is_tried_again() -> None:
+    embedder = WordEmbedder()
+    working, failing = embedder.embed, [True]
+
+    async def sometimes(inputs: Sequence[Any]) -> EmbedResult:
+        if failing.pop() if failing else False:
+            raise ModelLoadError("Not now.")
+        return await working(inputs)
+
+    embedder.embed = sometimes  # type: ignore[method-assign]
+    shared = OnceEmbedder(embedder)
+
+    with pytest.raises(ModelLoadError):
+        await shared.embed(["text"])
+    assert (await shared.embed(["text"])).model == "words"
