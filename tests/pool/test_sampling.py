@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from edgecloud.errors import BadRequest, EngineFailure
+from edgecloud.pool.admission import Watermarks
 from edgecloud.pool.runner import Drawing
 
 from .running import Pool, make_config
@@ -17,6 +18,7 @@ from .table_decoder import table_runner
 SIZE = 12
 TABLE = torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(1)) * 2
 END = 0
+CARELESS = Watermarks(cautious=0, guarded=0, urgent=0)
 
 
 def make_pool(table: torch.Tensor = TABLE) -> Pool:
@@ -180,6 +182,40 @@ def test_an_end_among_right_drafts_cuts_what_follows() -> None:
     assert len(pool.plans) == 2
 
 
+@pytest.mark.parametrize(
+    ("table", "drawing"),
+    [
+        (same_row([2.0, 1.7, 1.1, 0.9]), Drawing(frequency_penalty=0.25, presence_penalty=0.4)),
+        (same_row([2.0, 1.7, 1.1, 0.9]), Drawing(repeat_penalty=1.4)),
+        (same_row([5.0, 1.0, 0.5, 0.0]), Drawing(stop_ids=frozenset({END}), min_tokens=6)),
+    ],
+    ids=["penalties", "repeat", "min_tokens"],
+)
+def test_a_row_behind_drafts_counts_them(table: torch.Tensor, drawing: Drawing) -> None:
+    alone = make_pool(table).answer([3], 12, drawing).tokens
+    pool = make_pool(table)
+    request = pool.submit([3], 12, drawing)
+    pool.step()
+    while pool.scheduler.has_work:
+        done = len(pool.answers[request, 0].tokens)
+        pool.scheduler.propose({pool.scheduler.planner.running[0].id: tuple(alone[done : done + 3])})
+        pool.step()
+    assert pool.answers[request, 0].tokens == alone
+    assert len(pool.plans) <= 5
+
+
+def test_a_prompt_computed_twice_is_scored_once() -> None:
+    config = make_config(
+        num_blocks=4, block_size=4, preemption="recompute", caching=False, watermarks=CARELESS
+    )
+    pool = Pool(table_runner(TABLE, 4, 4), config)
+    pool.submit([1], 14)
+    scored = pool.submit([3, 4, 5, 6, 7, 8, 9], 6, Drawing(score_prompt=True))
+    pool.run()
+    assert pool.scheduler.counters.recomputed > 0
+    assert [score.token_id for score in pool.prompt_scores[scored]] == [4, 5, 6, 7, 8, 9]
+
+
 def test_logprobs_are_of_the_raw_distribution() -> None:
     drawing = Drawing(temperature=0.3, logit_bias={5: 50.0}, logprobs=3)
     answer = make_pool().answer([3], 4, drawing)
@@ -233,6 +269,7 @@ class Alternating:
         return bits.to_bytes(4, "little")
 
     def accept(self, token: int) -> None:
+        assert token != END
         assert self.allows(token)
         self.at += 1
 
