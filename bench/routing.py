@@ -106,7 +106,10 @@ def show(title: str, trials: Iterator[Trial], *published: tuple[str, float, floa
             found.setdefault(name, []).append(
                 (apgr(gain, weak, strong), cpt(gain, weak, strong, 0.5), cpt(gain, weak, strong, 0.8))
             )
-        errors.append([ece(chances.p_ok[:, column], rows.scores[:, column]) for column in (0, 1)])
+        luck = (np.random.default_rng(1).random(rows.scores.shape) < chances.p_ok).astype(float)
+        errors.append(
+            [ece(chances.p_ok[:, column], of[:, column]) for of in (rows.scores, luck) for column in (0, 1)]
+        )
         trusts.append(float(chances.trust.mean()))
     ours, length = (np.array(found[name])[:, 0] for name in ("ours", "length"))
     print(f"\n{title}\n  {'router':<28} {'APGR':>6} {'±':>6} {'CPT50':>6} {'CPT80':>6}")
@@ -115,9 +118,10 @@ def show(title: str, trials: Iterator[Trial], *published: tuple[str, float, floa
     for name, rows_found in found.items():
         mean, spread = np.mean(rows_found, 0), np.std(rows_found, 0)
         print(f"  {name:<28} {mean[0]:6.3f} {spread[0]:6.3f} {mean[1]:6.1f} {mean[2]:6.1f}")
-    weak_error, strong_error = np.mean(errors, 0)
+    weak_error, strong_error, *luck_errors = np.mean(errors, 0)
     print(
-        f"  calibration error: weak {weak_error:.3f}, strong {strong_error:.3f}; trust {np.mean(trusts):.2f}"
+        f"  calibration error: weak {weak_error:.3f}, strong {strong_error:.3f} (chances without any error show "
+        f"{luck_errors[0]:.3f}, {luck_errors[1]:.3f} on so many rows); trust {np.mean(trusts):.2f}"
     )
     print(f"  ours - length, split by split: {', '.join(f'{one:+.3f}' for one in ours - length)}")
 

@@ -90,7 +90,7 @@ class LearnedQuality:
                     if not math.isnan(score)
                 },
             )
-            for index, similar in self.heads.nearest(vector, NEIGHBOURS)
+            for index, similar in self.heads.nearest(vector, features(facts.structure), NEIGHBOURS)
         ]
         own = self.evidence.take(self.evidence.tenants == (facts.tenant or ""))
         if len(own):

@@ -50,13 +50,14 @@ class Head(NamedTuple):
 
 
 class Heads:
-    """Heads for all models of the rows. Immutable once made."""
+    """Heads for all models of the rows."""
 
     def __init__(self, rows: Rows, heads: list[Head], center: Floats, spread: Floats) -> None:
         self.rows = rows
         self.heads = heads
         self._center, self._spread = center, spread
         self._keys = self._key(rows.vectors, self.scaled(rows.features))
+        self._last: tuple[bytes, Floats] = b"", np.empty((0, 0), np.float32)
         # Models that were asked the same questions share their neighbours.
         self._asked: list[tuple[Array, list[int]]] = []
         for column in range(len(rows.models)):
@@ -85,11 +86,11 @@ class Heads:
         """What is left without neighbours, not calibrated: (q, models)."""
         return np.stack([_by_length(head.skill, features) for head in self.heads], 1)
 
-    def nearest(self, vector: Floats, number: int) -> list[tuple[int, float]]:
-        """Rows most like a vector, with their cosine similarity, the nearest first."""
-        similar = self.rows.vectors @ vector
+    def nearest(self, vector: Floats, features: Floats, number: int) -> list[tuple[int, float]]:
+        """The rows that weigh most for a question (vector and features of one), with their cosine."""
+        similar = self._similar(self._key(vector[None], self.scaled(features[None])))[0]
         best = np.argsort(-similar)[:number]
-        return [(int(row), float(similar[row])) for row in best]
+        return [(int(row), float(self.rows.vectors[row] @ vector)) for row in best]
 
     # ------------------------------------------------------------------------------------------------- inside
 
@@ -106,7 +107,7 @@ class Heads:
         """Not calibrated: chances and nearness, (q, models) each."""
         shape = len(keys), len(self.models)
         chances, nearness = np.empty(shape), np.empty(shape)
-        similar = keys @ self._keys.T
+        similar = self._similar(keys)
         for known, columns in self._asked:
             among = similar if len(known) == len(self.rows) else similar[:, known]
             near, index = _largest(among, min(NEIGHBOURS, len(known)))
@@ -121,6 +122,15 @@ class Heads:
                     voted / (near.shape[1] + PRIOR_ROWS) + sigmoid(inputs @ linear[:-1] + linear[-1])
                 ) / 2
         return chances, nearness
+
+    def _similar(self, keys: Floats) -> Floats:
+        """(q, rows). Reading all rows is most of a decision's time, so that of the last question is kept."""
+        if len(keys) > 1:
+            return keys @ self._keys.T
+        asked = keys.tobytes()
+        if self._last[0] != asked:
+            self._last = asked, keys @ self._keys.T
+        return self._last[1]
 
     def scaled(self, features: Floats) -> Floats:
         """Features as the heads weigh them: in spreads from the mean of the rows, outliers cut."""

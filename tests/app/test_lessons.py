@@ -13,14 +13,19 @@ from edgecloud.app.gateway import Gateway
 from edgecloud.app.history import History
 from edgecloud.app.journal import Journal
 from edgecloud.app.lessons import Lessons
+from edgecloud.app.proxy.app import create_app
 from edgecloud.errors import BadRequest, ModelLoadError, NotFound
+from edgecloud.http.drain import Drain
 from edgecloud.router.outcomes import Outcomes
 from edgecloud.router.priors import PriorQuality
 from edgecloud.settings import PoolEntry, Settings
+from edgecloud.telemetry import Metrics
 from edgecloud.types import ChatRequest, EmbedResult, Finish, Message
 from tests.router.learning_rows import EASY, ELSEWHERE, FINGERPRINT, HARD, make_quality
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_gateway import FakeCatalog
+from tests.support.live import live_app
+from tests.support.requests import client
 
 PLACES = {"easy": EASY, "hard": HARD}
 
@@ -208,6 +213,24 @@ async def test_a_damaged_file_of_outcomes_leaves_the_sizes_of_models(
         "The known outcomes can't be read: reinstall edgecloud."
     ) == 1
     await house.gateway.aclose()
+
+
+def test_a_verdict_over_http_is_one_on_an_answer_of_the_same_server(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    drain = Drain()
+    app = create_app(house.gateway, house.settings, drain=drain, metrics=Metrics())
+    body = {"model": "auto", "messages": [{"role": "user", "content": "an easy one"}]}
+    with live_app(app, drain, 0.0, house.gateway.aclose) as live, client(live.url) as http:
+        id = http.post("/v1/chat/completions", json=body).headers["x-request-id"]
+        good = http.post("/route/feedback", json={"id": id, "verdict": "down"})
+        unknown = http.post("/route/feedback", json={"id": "req-none", "verdict": "down"})
+        senseless = http.post("/route/feedback", json={"id": id, "verdict": "meh"})
+        without = http.post("/route/feedback", json={"id": id})
+
+    assert (good.status_code, good.json()) == (200, {"ok": True})
+    assert [each.status_code for each in (unknown, senseless, without)] == [404, 400, 400]
+    assert without.json()["error"]["param"] == "verdict"
+    assert house.verdicts() == {id: 0.0}
 
 
 # ------------------------------------------------------------------------------------------------ embedding
