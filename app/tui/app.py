@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
@@ -29,7 +30,7 @@ class EdgeCloudApp(App[None]):
     TITLE = "edgecloud"
     ENABLE_COMMAND_PALETTE = True
 
-    BINDINGS: list[BindingType] = [  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "leave", id="chat.quit", priority=True, show=False),
     ]
 

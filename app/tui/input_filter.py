@@ -24,5 +24,5 @@ class Parser(XTermParser):
 
 def install() -> None:
     """Let the drivers of this process use it. The name is looked up when a driver starts to read."""
-    linux_driver.XTermParser = Parser  # type: ignore[misc]
-    linux_inline_driver.XTermParser = Parser  # type: ignore[misc]
+    linux_driver.XTermParser = Parser  # type: ignore[attr-defined]
+    linux_inline_driver.XTermParser = Parser  # type: ignore[attr-defined]

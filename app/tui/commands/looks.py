@@ -37,7 +37,8 @@ async def theme(screen: ChatScreen, name: str) -> None:
                 for theme in sorted(app.available_themes.values(), key=lambda theme: theme.name)
             ]
 
-        name = await app.push_screen_wait(Picker("Colours", load, current=app.theme)) or ""
+        picked = await app.push_screen_wait(Picker("Colours", load, current=app.theme))
+        name = picked or ""
     if not name:
         return
     if name not in app.available_themes:

@@ -38,7 +38,8 @@ async def model(screen: ChatScreen, name: str) -> None:
         picker = Picker(
             "Who answers in this chat", load, current=chosen.model, other="Enter takes this name as it is"
         )
-        name = await screen.app.push_screen_wait(picker) or ""
+        picked = await screen.app.push_screen_wait(picker)
+        name = picked or ""
     if name:
         await screen.session.set_preferences(replace(chosen, model=name))
         await screen.look()
@@ -51,10 +52,10 @@ async def route(screen: ChatScreen, name: str) -> None:
 
     if not name:
         current = screen.route.model or screen.route.mode or "auto"
-        name = (
-            await screen.app.push_screen_wait(Picker("Who answers the next prompt", load, current=current))
-            or ""
+        picked = await screen.app.push_screen_wait(
+            Picker("Who answers the next prompt", load, current=current)
         )
+        name = picked or ""
     if name in get_args(Mode):
         screen.route = Route(mode=name)  # type: ignore[arg-type]
     elif name:

@@ -53,9 +53,11 @@ async def set_(screen: ChatScreen, argument: str) -> None:
 
 
 async def attach(screen: ChatScreen, name: str) -> None:
-    name = name or await screen.app.push_screen_wait(AskText("The file to add")) or ""
     if not name:
-        return
+        typed = await screen.app.push_screen_wait(AskText("The file to add"))
+        if not typed:
+            return
+        name = typed
     if not await asyncio.to_thread(is_file, name):
         raise BadRequest(f"There is no file {name[:200]}.")
     mention = f'@"{name}" ' if " " in name else f"@{name} "

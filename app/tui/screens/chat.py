@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -67,7 +68,7 @@ from the prompt to the messages and the chats. **Ctrl+P** finds every command, `
 Every key can be changed in `config.toml`: the ids are in the documentation.
 """
 
-    BINDINGS: list[BindingType] = [  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
         *(
             Binding(
                 command.key, f"command('{command.name}')", command.help, id=f"chat.{command.name}", show=False
@@ -243,7 +244,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         turn, is_editing = self.route.model or self.route.mode or "", self.editing is not None
         title = frame.frame(self.settings, chosen, would, turn=turn, is_editing=is_editing)
         # As content: a model's name is no markup.
-        self.prompt.border_title = plain(title)  # type: ignore[assignment]
+        self.prompt.border_title = plain(title)
         self.set_class(self.settings.offline, "-offline")
         self.set_class(chosen.private, "-private")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -50,7 +52,7 @@ class CompareScreen(Screen[Lane | None]):
 **1** goes on with the left answer, **2** with the right one; the other stays a branch.
 """
 
-    BINDINGS: list[BindingType] = [  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("1", "pick(0)", "the left one", id="compare.left"),
         Binding("2", "pick(1)", "the right one", id="compare.right"),
         Binding("escape", "leave", "stop, or leave both", id="compare.leave"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import ClassVar
 
 from textual import work
 from textual.app import ComposeResult
@@ -35,7 +36,7 @@ class DashboardScreen(Screen[None]):
 
     HELP = "## Dashboard\n\nThe last seven days. **Esc** goes back to the chat."
 
-    BINDINGS: list[BindingType] = [  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,f3", "dismiss(None)", "back", id="dashboard.close"),
         Binding("ctrl+c", "dismiss(None)", show=False, id="dashboard.interrupt"),
     ]

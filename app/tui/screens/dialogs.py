@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -19,7 +21,7 @@ _CLOSE: list[BindingType] = [Binding("escape", "dismiss(None)", "close", id="dia
 class AskText(ModalScreen[str | None]):
     """A line of text, or several with `multiline`; None if it was left."""
 
-    BINDINGS = [*_CLOSE, Binding("ctrl+j,f10", "done", "done", id="dialog.done")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [*_CLOSE, Binding("ctrl+j,f10", "done", "done", id="dialog.done")]
 
     def __init__(self, question: str, text: str = "", *, multiline: bool = False) -> None:
         super().__init__()
@@ -48,7 +50,7 @@ class AskText(ModalScreen[str | None]):
 class Confirm(ModalScreen[bool]):
     """A yes or no; leaving it is no."""
 
-    BINDINGS: list[BindingType] = [  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,n", "dismiss(False)", "no", id="confirm.no"),
         Binding("y", "dismiss(True)", "yes", id="confirm.yes"),
     ]
@@ -76,7 +78,10 @@ class Confirm(ModalScreen[bool]):
 class Reader(ModalScreen[None]):
     """A text to scroll through; its words can be selected with the mouse."""
 
-    BINDINGS = [*_CLOSE, Binding("q,enter", "dismiss(None)", show=False, id="reader.close")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *_CLOSE,
+        Binding("q,enter", "dismiss(None)", show=False, id="reader.close"),
+    ]
 
     def __init__(self, title: str, body: str | list[Layable]) -> None:
         super().__init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -31,7 +31,7 @@ class Choice(NamedTuple):
 class Picker(ModalScreen[str | None]):
     """A list of choices; None if it was left. What was typed is returned if it fits none."""
 
-    BINDINGS: list[BindingType] = [  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "close", id="picker.close"),
         Binding("down", "move(1)", show=False, id="picker.down"),
         Binding("up", "move(-1)", show=False, id="picker.up"),

@@ -63,7 +63,8 @@ class Preferences:
             known = ", ".join(PARAMETERS)
             raise BadRequest(f"There is no parameter {name[:40]!r}. There are: {known}.")
         value = None if text in ("", "default") else parameter.read(text)
-        return replace(self, **{name.replace("-", "_"): value})
+        changed: dict[str, Any] = {name.replace("-", "_"): value}
+        return replace(self, **changed)
 
     def described(self) -> str:
         """The parameters that are set, for the status line."""

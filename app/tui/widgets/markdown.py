@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from textual.containers import Vertical
 from textual.widget import Widget
 
@@ -61,7 +63,7 @@ class MarkdownText(Vertical):
             self._open_lines = []
         kept = self._open_lines[:-1]
         start = sum(len(line.content.plain) + 1 for line in kept) if "\t" not in text else 0
-        wrap = "fold" if self._splitter.in_fence else "word"
+        wrap: Literal["word", "fold"] = "fold" if self._splitter.in_fence else "word"
         lines = [*kept, *plain_lines(text[start:], wrap=wrap)] if start else plain_lines(text, wrap=wrap)
         self._open_text, self._open_lines = text, lines
         shown = lines[:-1] if not lines[-1].content.plain and len(lines) > 1 else lines

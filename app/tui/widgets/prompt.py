@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Key, Paste
@@ -35,7 +36,7 @@ of several lines.
 - **Esc** stops an answer; what you send meanwhile waits its turn
 """
 
-    BINDINGS: list[BindingType] = [  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+j,shift+enter", "newline", "new line", id="prompt.newline", show=False),
         Binding("up", "up", "earlier prompt", id="prompt.earlier", show=False),
         Binding("down", "down", "later prompt", id="prompt.later", show=False),

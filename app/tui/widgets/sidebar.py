@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -27,7 +28,7 @@ class ChatList(OptionList):
 derived from it.
 """
 
-    BINDINGS: list[BindingType] = [  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "screen.command('search')", "search", id="chats.search"),
         Binding("f2", "screen.chat_command('rename')", "rename", id="chats.rename"),
         Binding("delete,d", "screen.chat_command('delete')", "delete", id="chats.delete"),

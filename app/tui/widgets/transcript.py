@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -30,7 +31,7 @@ class Transcript(VerticalScroll):
 **o** the receipt, **t** what the model thought, **+** and **-** judge it.
 """
 
-    BINDINGS: list[BindingType] = [  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "cursor(-1)", "previous message", id="messages.up", show=False),
         Binding("down,j", "cursor(1)", "next message", id="messages.down", show=False),
         Binding("home", "home", "first message", id="messages.home", show=False),
