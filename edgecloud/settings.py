@@ -161,7 +161,7 @@ class HistorySettings(Section):
 
 
 class CacheSettings(Section):
-    """Answers that are kept and given again."""
+    """Answers that are kept and given again, and what local models computed."""
 
     enabled: bool = Field(True, description="for `ask` and chat; off where history is off")
     http: bool = Field(False, description="for HTTP requests too, where no header says otherwise")
@@ -172,6 +172,12 @@ class CacheSettings(Section):
     size_mb: float = Field(256.0, gt=0, description="what is worth least goes first")
     languages: tuple[str, ...] = Field(
         ("en",), description="ISO 639-1 codes of the languages that the embedder knows"
+    )
+    prefix_mb: float = Field(
+        2048.0, ge=0, description="disk for what local models computed for chats; 0: keep none there"
+    )
+    prefix_key: Secret | None = Field(
+        None, description="encrypts it; best `keyring:NAME`, needs the package cryptography"
     )
 
 
