@@ -33,7 +33,7 @@ from . import prefix_rows as rows
 from .prefix_key import StateKind, Tokens, as_tokens, chain, is_worth_reading, is_worth_saving, shared_length
 from .prefix_rows import PrefixEntry, PrefixStats
 from .prefix_tables import MIGRATIONS
-from .seal import Damaged, MakeSeal, plain
+from .seal import Damaged, MakeSeal, Seal, plain
 
 CHUNK_BYTES = 16 << 20
 """SQLite takes no BLOB beyond 10^9 bytes, and a transaction of one chunk locks nobody out for long."""
@@ -259,14 +259,22 @@ class PrefixStore:
 
     def _open(self) -> None:
         self._connection = open_or_rebuild(self._path, MIGRATIONS, busy_s=BUSY_S)
+        self._made_seal: Seal | None = None
         with storage_errors(self._path.name):
             self._inode = self._path.stat().st_ino
             with transaction(self._connection) as connection:
-                self._seal = self._make_seal(rows.salt(connection))
                 rows.remove(connection, rows.abandoned(connection))
-                if self._seal.lock:
+
+    @property
+    def _seal(self) -> Seal:
+        """Made when it is first needed: listing and deleting need no key."""
+        if self._made_seal is None:
+            with storage_errors(self._path.name), transaction(self._connection) as connection:
+                self._made_seal = self._make_seal(rows.salt(connection))
+                if self._made_seal.lock:
                     # Who wants what is saved encrypted wants nothing else lying about.
-                    connection.execute("DELETE FROM states WHERE lock != ?", (self._seal.lock,))
+                    connection.execute("DELETE FROM states WHERE lock != ?", (self._made_seal.lock,))
+        return self._made_seal
 
     def _tokens(self, connection: sqlite3.Connection, number: int, kind: StateKind) -> Tokens | None:
         """A state's tokens, checked; None if it is gone or damaged."""

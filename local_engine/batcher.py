@@ -38,8 +38,10 @@ from edgecloud.errors import (
 from .kv import KvMemory
 from .llama import ABORTED, INVALID_BATCH, NO_KV_SLOT, Candidates, Context, Model
 from .pacing import PrefillPacer, split_budget
+from .parked import Parked
 from .prefix import common_prefix
 from .sampler import TokenSampler, raw_logprob
+from .saved import Fetch, ModelPrefixes
 from .sequence import Closed, Drawn, Ended, Job, Message, Scored, Sequence, Ticket, WakeUp
 from .threads import ThreadGovernor
 
@@ -54,6 +56,12 @@ RESERVE_CELLS = 16
 # Cells that finished sequences may hold. Every step's attention passes over them: a thousand add a third to
 # the cost of a prompt token of the starter model.
 RECENT_CELLS = 256
+# Prompt tokens that no memory holds, from which on the disk is asked for them.
+FETCH_TOKENS = 64
+# How often it is looked whether a fetch takes too long.
+FETCH_POLL_S = 0.05
+# Without work for so long, what is parked is saved, so that a crash or a power cut doesn't take it.
+IDLE_S = 15.0
 
 
 @dataclass(slots=True)
@@ -91,7 +99,7 @@ class Batcher:
 
     `make_context` gives a fresh one after a fatal failure. `n_ctx` bounds one sequence (prompt and answer),
     `parallel` how many run together, `step_s` is the target time of a step in which prefill and running
-    answers meet.
+    answers meet. `saved` keeps prefixes on disk.
     """
 
     def __init__(
@@ -107,6 +115,7 @@ class Batcher:
         watchdog_s: float = 30.0,
         prefix_bytes: int = 512 << 20,
         governor: ThreadGovernor | None = None,
+        saved: ModelPrefixes | None = None,
     ) -> None:
         self.n_ctx = min(n_ctx, context.n_ctx)
         self._model = model
@@ -116,11 +125,14 @@ class Batcher:
         self._capacity = queue_limit + parallel
         self._watchdog_s = watchdog_s
         self._governor = governor
+        self._saved = saved if model.can_share_prefixes else None
         self._kv = KvMemory(
             context,
             can_share=model.can_share_prefixes,
             keep_cells=min(RECENT_CELLS, context.n_ctx // 2),
             parked_bytes=prefix_bytes,
+            let_go=self._offer,
+            unfit=self._reject,
         )
         self._pacer = PrefillPacer(step_s, context.batch.capacity)
         self._scratch = Candidates(model.n_vocab)
@@ -203,8 +215,10 @@ class Batcher:
     # -------------------------------------------------------------------------------------- the thread's loop
 
     def _run(self) -> None:
+        is_sound = False
         try:
             self._loop()
+            is_sound = True
         except Exception:
             log.exception("the batcher can't go on")
         with self._counting:
@@ -213,14 +227,18 @@ class Batcher:
         self._take_arrivals()
         self._fail([*self._running, *self._waiting], gone)
         self._flush()
+        if self._saved is not None:
+            if is_sound:
+                self._kv.park_all()
+            self._save_parked()
         self._context.close()
         self._busy_since = None
 
     def _loop(self) -> None:
         while not self._closing:
-            if not (self._arrivals or self._waiting or self._running):
+            if not self._has_work():
                 self._busy_since = None
-                self._wake.wait(None)
+                self._rest()
                 self._busy_since = time.monotonic()
             try:
                 self._step()
@@ -230,6 +248,17 @@ class Batcher:
                 self._fail([*self._running, *self._waiting], InternalError())
             self._busy_since = time.monotonic()
             self._flush()
+
+    def _has_work(self) -> bool:
+        is_ready = any(sequence.is_ready for sequence in self._waiting)
+        return bool(self._arrivals or self._running or is_ready)
+
+    def _rest(self) -> None:
+        """Sleep until there is work: without a limit, or for as long as what is fetched is waited for."""
+        if self._waiting:
+            self._wake.wait(FETCH_POLL_S)
+        elif not self._wake.wait(IDLE_S if self._has_unsaved() else None):
+            self._save_parked()
 
     def _step(self) -> None:
         self._take_arrivals()
@@ -268,11 +297,13 @@ class Batcher:
                     self._model, job.plan, index=index, history=job.prompt, grammar=job.grammar
                 )
                 self._num_arrived += 1
-                self._waiting.append(
-                    Sequence(
-                        ticket, index, sampler, list(job.prompt), len(job.prompt), arrival=self._num_arrived
-                    )
+                sequence = Sequence(
+                    ticket, index, sampler, list(job.prompt), len(job.prompt), arrival=self._num_arrived
                 )
+                if index == 0:
+                    fetch = self._fetch(sequence)
+                sequence.fetch = fetch
+                self._waiting.append(sequence)
 
     def _reap(self) -> None:
         """Let go of what was cancelled, stopped or is past its deadline."""
@@ -292,7 +323,7 @@ class Batcher:
         passed_over: list[Sequence] = []
         while self._waiting and len(self._running) < self._parallel:
             sequence = self._waiting.popleft()
-            if self._must_follow(sequence):
+            if not sequence.is_ready or self._must_follow(sequence):
                 passed_over.append(sequence)
                 continue
             reserve = RESERVE_CELLS * len(self._running)
@@ -301,6 +332,8 @@ class Batcher:
                 self._waiting.appendleft(sequence)
                 break
             self._running.append(sequence)
+            # What was fetched is in the context now.
+            sequence.fetch = None
             ticket = sequence.ticket
             if ticket.started_at is None:
                 ticket.started_at = time.monotonic()
@@ -335,6 +368,44 @@ class Batcher:
                 sequence.leader, sequence.follow_until = other, shared
                 return True
         return False
+
+    # --------------------------------------------------------------------------------------- saved prefixes
+
+    def _fetch(self, sequence: Sequence) -> Fetch | None:
+        """Ask the disk for the beginning of a prompt of which memory has too little."""
+        if self._saved is None or sequence.scores_prompt:
+            return None
+        running = (
+            min(common_prefix(other.tokens, sequence.tokens), other.num_computed) for other in self._running
+        )
+        known = max(self._kv.best_recent(sequence), max(running, default=0))
+        if len(sequence.tokens) - known < FETCH_TOKENS:
+            return None
+        return self._saved.fetch(
+            sequence.tokens,
+            known=known,
+            most_tokens=self._kv.num_cells,
+            token_s=self._pacer.token_s,
+            chat_id=sequence.ticket.job.chat_id,
+            wake=self._wake,
+        )
+
+    def _offer(self, parked: Parked) -> None:
+        if self._saved is not None:
+            self._saved.offer(parked, self._pacer.token_s)
+
+    def _reject(self, fetch: Fetch) -> None:
+        if self._saved is not None:
+            self._saved.reject(fetch)
+
+    def _has_unsaved(self) -> bool:
+        if self._saved is None:
+            return False
+        return any(parked.chat_id is not None and not parked.is_saved for parked in self._kv.parked())
+
+    def _save_parked(self) -> None:
+        for parked in self._kv.parked():
+            self._offer(parked)
 
     # ---------------------------------------------------------------------------------------------- one batch
 

@@ -14,7 +14,7 @@ from edgecloud import gguf
 from edgecloud.errors import BadRequest, ContextLengthExceeded, Unavailable
 from edgecloud.models import ModelFile
 from edgecloud.settings import LocalSettings
-from edgecloud.types import Capabilities, ChatRequest, EngineEvent, Health, KvUse, Start
+from edgecloud.types import Capabilities, ChatRequest, EngineEvent, Health, KvUse, Notice, Start
 
 from .answer import Answer, echo_only
 from .constraint import make_grammar
@@ -25,6 +25,7 @@ from .threads import ThreadChoice, choose_threads
 
 if TYPE_CHECKING:
     from .batcher import BatcherStats
+    from .saved import SavedPrefixes
     from .sequence import Job
 
 log = logging.getLogger("edgecloud.local")
@@ -42,19 +43,28 @@ async def all_free_memory(_engine: LocalEngine) -> AsyncIterator[int]:
 class LocalEngine:
     """Answers from one GGUF file. The model is loaded by the first request and unloaded by `unload`.
 
-    `room` reserves memory before loading (a `ModelHost`'s, or all that is free).
+    `room` reserves memory before loading (a `ModelHost`'s, or all that is free). With `saved`, what is
+    computed for chats that the history keeps outlives the process.
     """
 
     name = "local"
     local = True
 
-    def __init__(self, file: ModelFile, settings: LocalSettings, *, room: Room = all_free_memory) -> None:
+    def __init__(
+        self,
+        file: ModelFile,
+        settings: LocalSettings,
+        *,
+        room: Room = all_free_memory,
+        saved: SavedPrefixes | None = None,
+    ) -> None:
         self.file = file
         self.threads: ThreadChoice = choose_threads(settings.threads)
         self.last_used = time.monotonic()
         self.on_idle: Callable[[], None] = lambda: None
         self._settings = settings
         self._room = room
+        self._saved = saved
         self._info = gguf.read_info(file.path)
         self._loaded: LoadedModel | None = None
         self._loading = asyncio.Lock()
@@ -166,7 +176,13 @@ class LocalEngine:
                 if self._loaded is None:
                     async with self._room(self) as available:
                         self._loaded = await asyncio.to_thread(
-                            load_model, self.file, self._info, self._settings, self.threads, available
+                            load_model,
+                            self.file,
+                            self._info,
+                            self._settings,
+                            self.threads,
+                            available,
+                            self._saved,
                         )
             yield self._loaded
         finally:
@@ -199,6 +215,8 @@ class LocalEngine:
             ticket = loaded.batcher.submit(job)
             try:
                 yield start
+                if self._saved is not None and (complaint := self._saved.complaint()):
+                    yield Notice("history", complaint)
                 answer = Answer(loaded, request, ticket, prompt_tail)
                 while not answer.is_over:
                     for event in answer.events(await ticket.receive()):
@@ -262,5 +280,7 @@ class LocalEngine:
             logprobs=request.logprobs,
             score_prompt=request.echo and request.logprobs is not None,
             deadline=deadline,
+            # What no history keeps leaves no trace on disk either.
+            chat_id=request.chat_id if request.journal else None,
         )
         return job, prompt_tail

@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgecloud.errors import ModelLoadError
 from edgecloud.models import ModelFile
@@ -18,17 +19,22 @@ from edgecloud.units import MB, megabytes
 from .engine import LocalEngine
 from .fit import available_memory, minimum, plan_memory
 
+if TYPE_CHECKING:
+    from .saved import SavedPrefixes
+
 log = logging.getLogger("edgecloud.local")
 
 
 class ModelHost:
     """Gives out one `LocalEngine` per model file and decides which of them are in memory.
 
-    A model that is answering is never unloaded: who needs its room waits until it is idle.
+    A model that is answering is never unloaded: who needs its room waits until it is idle. `saved` keeps
+    what they computed on disk, and is closed with the host.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, saved: SavedPrefixes | None = None) -> None:
         self._settings = settings.local
+        self._saved = saved
         self._engines: dict[tuple[str, Path], LocalEngine] = {}
         # One load at a time, or two could be promised the same memory.
         self._placing = asyncio.Lock()
@@ -40,7 +46,7 @@ class ModelHost:
         """
         key = (file.name, file.path)
         if key not in self._engines:
-            engine = LocalEngine(file, self._settings, room=self._room)
+            engine = LocalEngine(file, self._settings, room=self._room, saved=self._saved)
             engine.on_idle = self._became_idle.set
             self._engines[key] = engine
         return self._engines[key]
@@ -65,6 +71,8 @@ class ModelHost:
     async def aclose(self) -> None:
         for engine in self._engines.values():
             await engine.aclose()
+        if self._saved is not None:
+            await asyncio.to_thread(self._saved.close)
 
     @asynccontextmanager
     async def _room(self, engine: LocalEngine) -> AsyncIterator[int]:

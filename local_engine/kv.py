@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from .llama import Context
 from .parked import Parked, ParkedPrefixes
 from .prefix import CellLedger, Recent, RecentSequences, common_prefix
+from .saved import Fetch
 from .sequence import Sequence
 
 # A parked prefix is worth bringing back when it is this much longer than what the context still holds.
@@ -19,6 +20,7 @@ class _Source(NamedTuple):
     length: int
     recent: Recent | None
     parked: Parked | None = None
+    fetch: Fetch | None = None
 
 
 class KvMemory:
@@ -26,13 +28,25 @@ class KvMemory:
 
     `can_share` is False for recurrent and hybrid models, whose state can't be cut back to a prefix: nothing
     is shared or kept then. Attention looks past every used cell, needed or not, so recent sequences keep at
-    most `keep_cells`; beyond that they are parked in at most `parked_bytes` of main memory.
+    most `keep_cells`; beyond that they are parked in at most `parked_bytes` of main memory. `let_go` is
+    given what leaves that, `unfit` a fetched state that can't be restored.
     """
 
-    def __init__(self, context: Context, *, can_share: bool, keep_cells: int, parked_bytes: int) -> None:
+    def __init__(
+        self,
+        context: Context,
+        *,
+        can_share: bool,
+        keep_cells: int,
+        parked_bytes: int,
+        let_go: Callable[[Parked], None] = lambda parked: None,
+        unfit: Callable[[Fetch], None] = lambda fetch: None,
+    ) -> None:
         self._context = context
         self._can_share = can_share
         self._keep_cells = keep_cells
+        self._let_go = let_go
+        self._unfit = unfit
         self._ledger = CellLedger()
         self._recent = RecentSequences()
         self._parked = ParkedPrefixes(parked_bytes)
@@ -63,6 +77,15 @@ class KvMemory:
         """How many of a sequence's tokens a recent sequence holds, in the context or parked."""
         return max(self._recent.best_match(sequence.tokens)[1], self._parked.best_match(sequence.tokens)[1])
 
+    def parked(self) -> Iterator[Parked]:
+        """What is parked, the last used first."""
+        return reversed(list(self._parked))
+
+    def park_all(self) -> None:
+        """Take every recent sequence out of the context."""
+        while self._evict_oldest(None):
+            pass
+
     def place(self, sequence: Sequence, running: Iterable[Sequence], reserve: int, *, force: bool) -> bool:
         """Give a sequence an id and what is already known of its tokens; False if its prompt has no room yet.
 
@@ -72,6 +95,10 @@ class KvMemory:
         known = len(sequence.tokens) if sequence.state is not None else source.length
         spare = source.recent
         needed = len(sequence.tokens) - (0 if sequence.state is not None else known) + reserve
+        if source.parked is not None:
+            needed = len(sequence.tokens) + reserve
+            # All of it comes back before what isn't shared is cut off.
+            self._make_room(len(source.parked.tokens), None)
         self._make_room(needed, spare)
         if self.free_cells < needed and spare is not None:
             # Sharing with a recent sequence keeps all of it alive: too dear when room is what is missing.
@@ -94,7 +121,7 @@ class KvMemory:
             sequence.num_computed = 0
             return self.place(sequence, running, reserve, force=force)
         if source.parked is not None:
-            self._bring_back(source.parked, seq_id, source.length)
+            self._bring_back(source, source.parked, seq_id)
         elif source.length:
             self._context.share(source.seq_id, seq_id, source.length)
             self._ledger.open(seq_id, parent=source.seq_id, shared=source.length)
@@ -118,7 +145,8 @@ class KvMemory:
         if not (keep and self._can_share and sequence.num_computed):
             self._drop(seq_id)
         else:
-            for covered in self._recent.add(Recent(sequence.tokens[: sequence.num_computed], seq_id)):
+            tokens = sequence.tokens[: sequence.num_computed]
+            for covered in self._recent.add(Recent(tokens, seq_id, sequence.ticket.job.chat_id)):
                 self._evict(covered)
             self._count_recent()
             while self.recent_cells > self._keep_cells and self._evict_oldest(None):
@@ -177,10 +205,15 @@ class KvMemory:
             if length > best.length:
                 best = _Source(other.seq_id, length, None)
         parked, length = self._parked.best_match(sequence.tokens)
+        fetch = sequence.fetch
+        if fetch is not None and fetch.found is not None:
+            fetched = common_prefix(fetch.found.tokens, sequence.tokens)
+            if fetched > length:
+                parked, length = fetch.found, fetched
         if parked is not None and min(length, limit) >= best.length + WORTH_RESTORING:
-            return _Source(-1, min(length, limit), None, parked)
-        # Under a sliding window the beginning may be gone, and with it the use of the rest.
-        if best.length == 0 or self._context.first_position(best.seq_id) > 0:
+            is_fetched = fetch is not None and parked is fetch.found
+            return _Source(-1, min(length, limit), None, parked, fetch if is_fetched else None)
+        if best.length == 0 or not self._is_from_the_start(best.seq_id):
             return _Source(-1, 0, None)
         return best
 
@@ -198,19 +231,37 @@ class KvMemory:
             self._count_recent()
         return oldest is not None
 
-    def _bring_back(self, parked: Parked, seq_id: int, length: int) -> None:
-        """Restore the first `length` tokens of a parked sequence, or nothing where that can't be done."""
-        self._parked.touch(parked)
+    def _bring_back(self, source: _Source, parked: Parked, seq_id: int) -> None:
+        """Restore the first `source.length` tokens of a parked or fetched sequence, or nothing where that
+        can't be done.
+        """
+        if source.fetch is None:
+            self._parked.touch(parked)
+        was_empty = self._ledger.used == 0
         self._ledger.open(seq_id)
-        restored = self.free_cells >= len(parked.tokens) and self._context.restore(seq_id, parked.state)
-        if restored and self._context.first_position(seq_id) == 0 and self._context.remove(seq_id, length):
-            self._ledger.grow(seq_id, length)
-        else:
-            self._context.remove(seq_id)
+        has_room = self.free_cells >= len(parked.tokens)
+        restored = has_room and self._context.restore(seq_id, parked.state)
+        is_whole = restored and self._context.last_position(seq_id) == len(parked.tokens) - 1
+        if is_whole and self._is_from_the_start(seq_id) and self._context.remove(seq_id, source.length):
+            self._ledger.grow(seq_id, source.length)
+            return
+        self._context.remove(seq_id)
+        if source.fetch is not None and has_room and not is_whole and (restored or was_empty):
+            self._unfit(source.fetch)
+
+    def _is_from_the_start(self, seq_id: int) -> bool:
+        # Under a sliding window the beginning may be gone, and with it the use of the rest.
+        return self._context.first_position(seq_id) == 0
 
     def _park(self, recent: Recent) -> None:
         if self._parked.has_room(self._context.state_size(recent.seq_id)):
-            self._parked.add(Parked(recent.tokens, self._context.save(recent.seq_id)))
+            for parked in self._parked.add(self._saved(recent)):
+                self._let_go(parked)
+        elif recent.chat_id is not None:
+            self._let_go(self._saved(recent))
+
+    def _saved(self, recent: Recent) -> Parked:
+        return Parked(recent.tokens, self._context.save(recent.seq_id), recent.chat_id, recent.num_uses)
 
     def _evict(self, recent: Recent) -> None:
         self._drop(recent.seq_id)

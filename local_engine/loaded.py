@@ -21,6 +21,7 @@ from .threads import ThreadChoice, ThreadGovernor
 if TYPE_CHECKING:
     from .batcher import Batcher
     from .llama import Context, Model
+    from .saved import SavedPrefixes
     from .schemas import SchemaCompiler
 
 log = logging.getLogger("edgecloud.local")
@@ -48,7 +49,12 @@ class LoadedModel:
 
 
 def load_model(
-    file: ModelFile, info: gguf.GgufInfo, settings: LocalSettings, threads: ThreadChoice, available: int
+    file: ModelFile,
+    info: gguf.GgufInfo,
+    settings: LocalSettings,
+    threads: ThreadChoice,
+    available: int,
+    saved: SavedPrefixes | None = None,
 ) -> LoadedModel:
     """Load a file into `available` bytes of memory. Takes seconds.
 
@@ -93,6 +99,7 @@ def load_model(
             watchdog_s=settings.watchdog_s,
             prefix_bytes=settings.prefix_mb * MB,
             governor=ThreadGovernor(threads),
+            saved=saved.of_model(file.name, file.path, settings.kv_type) if saved is not None else None,
         )
     except BaseException:
         model.close()

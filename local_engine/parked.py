@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .fit import available_memory
 from .prefix import common_prefix
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Parked:
-    """The saved state of a sequence of exactly `tokens`."""
+    """The saved state of a sequence of exactly `tokens`; neither ever changes.
+
+    `chat_id` is the chat that it may be saved to disk for, `num_uses` how often it served; `is_saved` where
+    that was asked for already.
+    """
 
     tokens: list[int]
     state: bytearray
+    chat_id: str | None = None
+    num_uses: int = 0
+    is_saved: bool = False
 
 
 class ParkedPrefixes:
@@ -28,20 +35,29 @@ class ParkedPrefixes:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __iter__(self) -> Iterator[Parked]:
+        return iter(self._entries)
+
     def has_room(self, num_bytes: int) -> bool:
         """Whether a state of this size may be parked at all."""
         return num_bytes <= self._budget()
 
-    def add(self, parked: Parked) -> None:
-        """Park a state; what it makes superfluous and what no longer fits is let go."""
+    def add(self, parked: Parked) -> list[Parked]:
+        """Park a state. What it makes superfluous is let go, and so is what no longer fits: that is
+        returned.
+        """
         for other in list(self._entries):
             if common_prefix(other.tokens, parked.tokens) == len(other.tokens):
+                parked.num_uses += other.num_uses
                 self._drop(other)
         self._entries.append(parked)
         self.num_bytes += len(parked.state)
         budget = self._budget()
+        let_go = []
         while self.num_bytes > budget and len(self._entries) > 1:
-            self._drop(self._entries[0])
+            let_go.append(self._entries[0])
+            self._drop(let_go[-1])
+        return let_go
 
     def best_match(self, tokens: Sequence[int]) -> tuple[Parked | None, int]:
         """The state that shares the longest prefix with `tokens`, and how long that is."""
@@ -55,6 +71,7 @@ class ParkedPrefixes:
 
     def touch(self, parked: Parked) -> None:
         """Mark as just used."""
+        parked.num_uses += 1
         self._entries.remove(parked)
         self._entries.append(parked)
 

@@ -94,10 +94,15 @@ class CellLedger:
 
 @dataclass(slots=True)
 class Recent:
-    """A finished sequence whose cells are still there: `tokens` are exactly what `seq_id` holds."""
+    """A finished sequence whose cells are still there: `tokens` are exactly what `seq_id` holds.
+
+    `chat_id` is the chat that it may be saved to disk for, `num_uses` how often it served.
+    """
 
     tokens: list[int]
     seq_id: int
+    chat_id: str | None = None
+    num_uses: int = 0
 
 
 class RecentSequences:
@@ -118,6 +123,7 @@ class RecentSequences:
         """
         covered = [other for other in self if common_prefix(other.tokens, recent.tokens) == len(other.tokens)]
         for other in covered:
+            recent.num_uses += other.num_uses
             del self._entries[other.seq_id]
         self._entries[recent.seq_id] = recent
         return covered
@@ -134,6 +140,7 @@ class RecentSequences:
 
     def touch(self, recent: Recent) -> None:
         """Mark as just used."""
+        recent.num_uses += 1
         self._entries[recent.seq_id] = self._entries.pop(recent.seq_id)
 
     def pop_oldest(self, spare: Recent | None = None) -> Recent | None:

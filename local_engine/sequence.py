@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from edgecloud.errors import EdgeCloudError
 
 from .sampler import RawLogprob, SamplingPlan, TokenGrammar, TokenSampler
+from .saved import Fetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Job:
     """One prompt and `n` answers to it, checked and tokenized.
 
     `stop_ids` end an answer when drawn; `deadline` is on `time.monotonic`; `score_prompt` asks for the
-    prompt's own logprobs.
+    prompt's own logprobs; `chat_id` is the chat that what is computed may be saved to disk for.
     """
 
     prompt: list[int]
@@ -33,6 +34,7 @@ class Job:
     logprobs: int | None = None
     score_prompt: bool = False
     deadline: float | None = None
+    chat_id: str | None = None
 
 
 class Drawn(NamedTuple):
@@ -74,9 +76,11 @@ class WakeUp:
     def __call__(self) -> None:
         self._event.set()
 
-    def wait(self, timeout: float | None) -> None:
-        self._event.wait(timeout)
+    def wait(self, timeout: float | None) -> bool:
+        """Sleep until woken; False if that took longer than `timeout` seconds."""
+        woken = self._event.wait(timeout)
         self._event.clear()
+        return woken
 
 
 class Ticket:
@@ -148,6 +152,8 @@ class Sequence:
     seq_id: int = -1
     # Saved KV state while pre-empted.
     state: bytearray | None = None
+    # A saved prefix that is being read from disk, or was.
+    fetch: Fetch | None = None
     # The running sequence whose prefill covers our first `follow_until` tokens: waiting for it is cheaper
     # than computing them again.
     leader: Sequence | None = None
@@ -167,6 +173,11 @@ class Sequence:
     def is_decoding(self) -> bool:
         """Only its last token is missing, as in every step of an answer."""
         return self.num_computed == len(self.tokens) - 1
+
+    @property
+    def is_ready(self) -> bool:
+        """It may run: no saved prefix is on its way."""
+        return self.fetch is None or not self.fetch.is_awaited
 
     @property
     def scores_prompt(self) -> bool:

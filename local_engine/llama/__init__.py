@@ -9,7 +9,7 @@ from .batch import Batch
 from .context import ABORTED, INVALID_BATCH, MAX_SEQUENCES, NO_KV_SLOT, Context, Logits
 from .embedding import EmbeddingContext
 from .grammar import Grammar
-from .library import supports_gpu
+from .library import build, supports_gpu
 from .model import Model
 from .quantization import quantize
 from .sampling import Candidates, Chain
@@ -27,6 +27,7 @@ __all__ = [
     "Grammar",
     "Logits",
     "Model",
+    "build",
     "quantize",
     "supports_gpu",
 ]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import logging
 import os
 import re
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 # How often GNU OpenMP's threads look before they sleep at a barrier. By default they spin for milliseconds,
@@ -59,6 +63,21 @@ complaining = threading.Lock()
 def supports_gpu() -> bool:
     """Whether this build of the binding can offload layers to a GPU."""
     return bool(lib.llama_supports_gpu_offload())
+
+
+@cache
+def build() -> str:
+    """Names this build of llama.cpp: what one build saved is not given to another.
+
+    The binding's version, the library's content, and name and size of those beside it, which on GPUs are
+    hundreds of megabytes.
+    """
+    digest = hashlib.sha256(importlib.metadata.version("llama-cpp-python").encode())
+    for path in sorted((Path(_binding.__file__).parent / "lib").iterdir()):
+        digest.update(f"{path.name} {path.stat().st_size}\0".encode())
+        if path.stem == "libllama" or path.stem == "llama":
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:32]
 
 
 def load_reason(complaints: list[str]) -> str:

@@ -416,14 +416,19 @@ def test_a_new_key_leaves_nothing_that_another_or_none_sealed(make_store: MakeSt
     pytest.importorskip("cryptography")
     make_store().save(KIND, prompt(200), state(), "chat-a")
     sealed = make_store(make_seal=encrypted("open sesame"))
+    assert found(sealed, prompt(200)) is None
     assert sealed.entries() == []
     sealed.save(KIND, prompt(200), state(), "chat-a")
-    assert make_store(make_seal=encrypted("open barley")).entries() == []
+    other = make_store(make_seal=encrypted("open barley"))
+    assert found(other, prompt(200)) is None
+    assert other.entries() == []
 
 
 def test_without_the_package_that_encrypts_it_is_said_how_to_get_it(
     make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+    store = make_store(make_seal=encrypted("open sesame"))
     with pytest.raises(StorageError, match="pip install cryptography"):
-        make_store(make_seal=encrypted("open sesame"))
+        store.find(KIND, prompt(200))
+    assert store.delete_chats(["chat-a"]) == (0, True)
