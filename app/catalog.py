@@ -174,8 +174,9 @@ class Catalog:
     def _local(self, file: ModelFile) -> Engine:
         if self._host is None:
             from ..local_engine.host import ModelHost
+            from .prefixes import saved_prefixes
 
-            self._host = ModelHost(self.settings)
+            self._host = ModelHost(self.settings, saved_prefixes(self.settings))
         return self._host.engine(file)
 
     def _remote(self, entry: PoolEntry) -> Engine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -41,7 +42,8 @@ async def ask_alone(engine: Engine, run: Run) -> AsyncGenerator[EngineEvent, Non
     started, began = time.time(), time.monotonic()
     outcome, done = "failed", False
     try:
-        async with aclosing(engine.generate(run.request)) as events:
+        request = dataclasses.replace(run.request, chat_id=run.chat_id)
+        async with aclosing(engine.generate(request)) as events:
             async for event in events:
                 done = done or isinstance(event, Done)
                 yield event

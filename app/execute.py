@@ -53,7 +53,8 @@ class Execution:
     async def events(self) -> AsyncGenerator[EngineEvent, None]:
         """The answer's events. Raises one `EdgeCloudError` when nobody could give it."""
         said, seam = Said(), None
-        opening = await self._open(self._run.request)
+        run = self._run
+        opening = await self._open(dataclasses.replace(run.request, chat_id=run.chat_id))
         while True:
             async with aclosing(self._told(opening, said, seam)) as told:
                 async for event in told:

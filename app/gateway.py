@@ -116,6 +116,8 @@ class Gateway:
         otherwise. Closing the generator cancels the engine's work and journals the partial answer as
         interrupted.
         """
+        if request.door == "http" and not self.settings.server.journal:
+            request = dataclasses.replace(request, journal=False)
         run = Run(request)
         turn, notice = None, None
         try:
@@ -127,7 +129,7 @@ class Gateway:
             answer = await self._decide(run)
             if request.door == "http":
                 turn, notice = await self._begin(request)
-            chat_id = turn.turn.chat_id if turn else request.chat_id
+            chat_id = run.chat_id = turn.turn.chat_id if turn else request.chat_id
             async with aclosing(within_deadline(await self._source(run, answer, chat_id), run)) as events:
                 async for event in events:
                     run.see(event)

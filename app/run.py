@@ -67,6 +67,8 @@ class Run:
 
     def __init__(self, request: ChatRequest) -> None:
         self.request = request
+        self.chat_id = request.chat_id
+        """The chat that history keeps it in, once that is known."""
         self.created = time.time()
         self.began = time.monotonic()
         self.reason = "the default model" if request.model == "auto" else "asked for by name"

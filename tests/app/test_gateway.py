@@ -215,6 +215,38 @@ async def test_a_request_that_wants_no_history_leaves_none(database: Path, read:
     assert read.list() == ()
 
 
+@pytest.mark.parametrize("door", ["chat", "http"])
+async def test_the_engine_is_told_the_chat_that_history_keeps_the_answer_in(
+    database: Path, door: str
+) -> None:
+    asked: list[ChatRequest] = []
+
+    def script(request: ChatRequest) -> list[bytes]:
+        asked.append(request)
+        return [b"yes"]
+
+    gateway = gateway_over(FakeEngine(script=script), database=database)
+    *_, finish = await collect(gateway, ask(door=door))
+    await collect(gateway, ask(door=door, journal=False))
+    await gateway.aclose()
+    assert isinstance(finish, Finish)
+    assert finish.chat_id is not None
+    assert [request.chat_id for request in asked] == [finish.chat_id, None]
+
+
+async def test_http_requests_leave_no_history_where_the_settings_say_so(
+    database: Path, read: History
+) -> None:
+    settings = Settings.model_validate({"server": {"journal": False}})
+    gateway = gateway_over(FakeEngine(), database=database, settings=settings)
+    *_, finish = await collect(gateway, ask(door="http"))
+    await collect(gateway, ask("another", door="ask"))
+    await gateway.aclose()
+    assert isinstance(finish, Finish)
+    assert finish.chat_id is None
+    assert [chat.title for chat in read.list()] == ["another"]
+
+
 async def test_without_a_usable_history_the_answer_comes_and_the_user_is_told_once() -> None:
     def broken() -> History:
         raise StorageError("edgecloud.db is locked.")

@@ -1,0 +1,43 @@
+"""Saved prefixes as the settings want them: the file, and the threads that models share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgecloud.settings import Settings, data_dir
+from edgecloud.units import MB
+
+if TYPE_CHECKING:
+    from ..cache.prefix import PrefixStore
+    from ..local_engine.saved import SavedPrefixes
+
+_DAY_S = 86_400.0
+
+
+def open_prefixes(settings: Settings) -> PrefixStore:
+    """The saved states. Raises `StorageError`."""
+    from ..cache.prefix import PrefixStore
+    from ..cache.seal import encrypted, plain
+
+    cache = settings.cache
+    days = cache.lifetime_days
+    if settings.history.retention_days:
+        # A chat that goes by its age takes no command that could delete what was computed for it.
+        days = min(days, settings.history.retention_days)
+    key = cache.prefix_key
+    return PrefixStore(
+        data_dir() / "prefixes.db",
+        limit_bytes=int(cache.prefix_mb * MB),
+        lifetime_s=days * _DAY_S,
+        make_seal=encrypted(key.get_secret_value()) if key is not None else plain,
+    )
+
+
+def saved_prefixes(settings: Settings) -> SavedPrefixes | None:
+    """What local models keep their prefixes with; None where they keep none on disk."""
+    # Who keeps no questions wants nothing kept that they could be read from.
+    if not settings.cache.prefix_mb or not settings.history.enabled:
+        return None
+    from ..local_engine.saved import SavedPrefixes
+
+    return SavedPrefixes(lambda: open_prefixes(settings))
