@@ -9,19 +9,27 @@ from edgecloud.settings import data_dir, load
 
 
 def forget_chats(chat_ids: Collection[str]) -> bool:
-    """Delete decisions, what bound a chat to this machine, and kept answers; what was spent stays counted.
+    """Delete decisions, what bound a chat to this machine, kept answers and computed prefixes; what was spent
+    stays counted.
 
-    False while another process keeps old pages of the kept answers readable. Raises `StorageError`.
+    False while another process keeps old pages of those files readable. Raises `StorageError`.
     """
     from ..router.ledger import Ledger
     from ..router.outcomes import Outcomes
     from .open import open_answers
+    from .prefixes import open_prefixes
 
     with closing(Ledger(data_dir() / "edgecloud.db")) as ledger:
         ledger.forget_chats(list(chat_ids))
     with closing(Outcomes(data_dir() / "edgecloud.db")) as outcomes:
         outcomes.delete_chats(list(chat_ids))
-    if not (data_dir() / "cache.db").exists():
-        return True
-    with closing(open_answers(load())) as answers:
-        return all([answers.delete_chat(chat_id).purged for chat_id in chat_ids])
+    settings = load()
+    purged = []
+    if (data_dir() / "cache.db").exists():
+        with closing(open_answers(settings)) as answers:
+            purged += [answers.delete_chat(chat_id).purged for chat_id in chat_ids]
+    if settings.cache.prefix_mb or (data_dir() / "prefixes.db").exists():
+        # Also where nothing is saved yet: a server that runs has it in memory, and must not save it later.
+        with closing(open_prefixes(settings)) as prefixes:
+            purged.append(prefixes.delete_chats(chat_ids).purged)
+    return all(purged)

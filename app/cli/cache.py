@@ -1,4 +1,4 @@
-"""`edgecloud cache`: the answers that are kept, and what is known of how often they were wrong."""
+"""`edgecloud cache`: what is kept, answers and computed prefixes, and how often such answers were wrong."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from edgecloud.errors import BadRequest, NotFound
 
+from . import cache_prefixes as prefixes
 from .shell import State, print_json, print_table, print_text, write_private
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
 @click.group()
 def cache() -> None:
-    """List, show, export and forget kept answers. An answer is named by its id or the beginning of it."""
+    """List, show, export and forget kept answers and computed prefixes.
+
+    Each is named by its id or the beginning of it.
+    """
 
 
 @cache.command("list")
@@ -30,11 +34,12 @@ def cache() -> None:
 @AS_JSON
 @click.pass_obj
 def list_(state: State, limit: int, as_json: bool) -> None:
-    """List kept answers, the newest first."""
+    """List kept answers, the newest first, then computed prefixes, the last used first."""
     with closing(_open(state)) as answers:
         entries = answers.entries(limit)
+    saved = prefixes.list_prefixes(state.settings(), limit)
     if as_json:
-        print_json([entry._asdict() for entry in entries])
+        print_json([entry._asdict() for entry in (*entries, *saved)])
         return
     print_table(
         [
@@ -47,6 +52,7 @@ def list_(state: State, limit: int, as_json: bool) -> None:
             )
             for entry in entries
         ]
+        + [prefixes.line(entry) for entry in saved]
     )
 
 
@@ -55,7 +61,14 @@ def list_(state: State, limit: int, as_json: bool) -> None:
 @AS_JSON
 @click.pass_obj
 def show(state: State, answer: str, as_json: bool) -> None:
-    """Show an answer: what it was given to, by whom, how long it keeps."""
+    """Show an answer or a prefix: what it was given to, by whom, how long it keeps."""
+    if answer.startswith(prefixes.ID):
+        saved = prefixes.find_prefix(state.settings(), answer)
+        if as_json:
+            print_json(saved._asdict())
+        else:
+            print_table(prefixes.details(saved))
+        return
     with closing(_open(state)) as answers:
         entry = _find(answers, answer)
     if as_json:
@@ -81,14 +94,17 @@ def show(state: State, answer: str, as_json: bool) -> None:
 @AS_JSON
 @click.pass_obj
 def forget(state: State, names: tuple[str, ...], wrong: bool, as_json: bool) -> None:
-    """Delete answers for good."""
+    """Delete answers and prefixes for good."""
+    settings = state.settings()
+    saved = [prefixes.find_prefix(settings, name).id for name in names if name.startswith(prefixes.ID)]
     with closing(_open(state)) as answers:
-        ids = [_find(answers, name).id for name in names]
+        ids = [_find(answers, name).id for name in names if not name.startswith(prefixes.ID)]
         if wrong:
             for entry_id in ids:
                 answers.blame(entry_id)
         removals = [answers.forget(entry_id) for entry_id in ids]
-    _tell(sum(each.num_answers for each in removals), all(each.purged for each in removals), as_json=as_json)
+    purged = [each.purged for each in removals] + [prefixes.forget_prefix(settings, each) for each in saved]
+    _tell(sum(each.num_answers for each in removals), len(saved), all(purged), as_json=as_json)
 
 
 @cache.command()
@@ -96,14 +112,16 @@ def forget(state: State, names: tuple[str, ...], wrong: bool, as_json: bool) -> 
 @AS_JSON
 @click.pass_obj
 def clear(state: State, yes: bool, as_json: bool) -> None:
-    """Delete every kept answer, and all that was learned from them."""
+    """Delete every kept answer, all that was learned from them, and every computed prefix."""
     if not yes and not sys.stdin.isatty():
-        raise BadRequest("Deleting every kept answer needs --yes where nobody can be asked.")
+        raise BadRequest("Deleting all that is kept needs --yes where nobody can be asked.")
     if not yes:
-        click.confirm("Delete every kept answer?", abort=True, err=True)
+        click.confirm("Delete every kept answer and every computed prefix?", abort=True, err=True)
     with closing(_open(state)) as answers:
         removal: Removal = answers.clear()
-    _tell(removal.num_answers, removal.purged, as_json=as_json)
+    cleared = prefixes.clear_prefixes(state.settings())
+    num_prefixes, purged = cleared or (0, True)
+    _tell(removal.num_answers, num_prefixes, removal.purged and purged, as_json=as_json)
 
 
 @cache.command()
@@ -129,10 +147,14 @@ def stats(state: State, as_json: bool) -> None:
     settings = state.settings()
     with closing(_open(state)) as answers:
         found: Stats = answers.stats()
+    saved = prefixes.prefix_stats(settings)
     if as_json:
-        print_json(found._asdict())
+        print_json(found._asdict() | {"prefixes": saved._asdict() if saved is not None else None})
         return
-    print_table(_rows(found, settings.cache.max_wrong_per_100_requests))
+    print_table(
+        _rows(found, settings.cache.max_wrong_per_100_requests)
+        + (prefixes.stat_rows(saved) if saved is not None else [])
+    )
 
 
 def _rows(stats: Stats, bound: float) -> list[tuple[str, ...]]:
@@ -173,11 +195,16 @@ def _find(answers: AnswerCache, name: str) -> Entry:
     )
 
 
-def _tell(num_answers: int, purged: bool, *, as_json: bool) -> None:
+def _tell(num_answers: int, num_prefixes: int, purged: bool, *, as_json: bool) -> None:
     if as_json:
-        print_json({"num_answers": num_answers, "purged": purged})
+        print_json({"num_answers": num_answers, "num_prefixes": num_prefixes, "purged": purged})
         return
-    print_text(f"Deleted {num_answers} kept answer{'' if num_answers == 1 else 's'}.")
+    told = []
+    if num_answers or not num_prefixes:
+        told.append(f"{num_answers} kept answer{'' if num_answers == 1 else 's'}")
+    if num_prefixes:
+        told.append(f"{num_prefixes} computed prefix{'' if num_prefixes == 1 else 'es'}")
+    print_text(f"Deleted {' and '.join(told)}.")
     if not purged:
         # A promise not kept yet is not mere talk: it is said to scripts too.
         print_text(

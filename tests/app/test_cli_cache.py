@@ -77,7 +77,7 @@ def test_clear_asks_first(tmp_path: Path, kept: list[str]) -> None:
     assert b"--yes" in refused.stderr
 
     done = edgecloud(tmp_path, "cache", "clear", "--yes", "--json")
-    assert json.loads(done.stdout) == {"num_answers": 2, "purged": True}
+    assert json.loads(done.stdout) == {"num_answers": 2, "num_prefixes": 0, "purged": True}
     assert edgecloud(tmp_path, "cache", "list").stdout == b""
 
 
