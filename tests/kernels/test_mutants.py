@@ -15,7 +15,7 @@ from .mutants import MUTANTS
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="there is no triton here")
 def test_every_mutant_is_killed() -> None:
     result = subprocess.run(

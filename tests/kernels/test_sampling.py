@@ -148,6 +148,15 @@ def test_min_p_is_relative_to_the_likeliest() -> None:
     assert INTERPRETED or ids == {0, 1, 2}
 
 
+def test_min_p_looks_at_what_temperature_has_made_of_it() -> None:
+    # Half as likely as the first, a quarter at temperature 0.5; together far likelier.
+    logits = torch.full((51,), 0.5).log()
+    logits[7] = 0.0
+
+    assert drawn_ids(logits, how(DRAWS, temperature=0.5, min_p=0.4)) == {7}
+    assert drawn_ids(logits, how(DRAWS, temperature=0.5, min_p=0.2)) != {7}
+
+
 @pytest.mark.skipif(INTERPRETED, reason="its draws are those of the CPU form, which is faster")
 def test_draws_have_the_distribution() -> None:
     times = 10_000
