@@ -11,6 +11,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Input, TextArea
@@ -283,6 +284,10 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
                 await work
             except EdgeCloudError as error:
                 self.say(error.message, "error")
+            except NoMatches:
+                # What waited for the disk may come back to a screen that is being taken down.
+                if self.app.is_running:
+                    raise
 
         self.run_worker(guarded())
 
