@@ -69,6 +69,7 @@ def list_(state: State, as_json: bool) -> None:
 @click.pass_obj
 def add(
     state: State,
+    /,
     name: str,
     url: str,
     model: str | None,

@@ -115,14 +115,15 @@ def recent(connection: sqlite3.Connection, limit: int) -> list[dict[str, Any]]:
 
 def sums(connection: sqlite3.Connection, since: float, *, by_day: bool) -> tuple[EngineSums, ...]:
     """One line for each engine since then, or for each day and engine."""
-    day = "day" if by_day else "''"
+    column = "day" if by_day else "''"
     rows = connection.execute(
-        f"""SELECT {day}, engine, outcome, cache, prompt_tokens, cached_tokens, completion_tokens, nano,
+        f"""SELECT {column}, engine, outcome, cache, prompt_tokens, cached_tokens, completion_tokens, nano,
                    ttft_s, total_s, tokens_per_s
             FROM requests WHERE created >= ? ORDER BY 1, 2""",
         (since,),
     )
-    return tuple(_summed(*head, list(group)) for head, group in groupby(rows, key=lambda row: row[:2]))
+    groups = groupby(rows, key=lambda row: (row[0], row[1]))
+    return tuple(_summed(day, engine, list(group)) for (day, engine), group in groups)
 
 
 def _summed(day: str, engine: str, rows: list[tuple[Any, ...]]) -> EngineSums:
