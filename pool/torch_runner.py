@@ -38,6 +38,9 @@ class TorchRunner:
 
     def close(self) -> None:
         self._states.clear()
+        # Weights and KV go with the decoder; nothing may be executed from here on.
+        self.__dict__.pop("decoder", None)
+        self.__dict__.pop("_host", None)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepOutput:

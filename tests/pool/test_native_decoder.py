@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,15 @@ def test_a_step_too_large_for_its_memory_is_refused(tmp_path: Path) -> None:
     far.submit(PROMPT[:40], 1)
     with pytest.raises(ValueError, match="up to 31"):
         far.run()
+
+
+def test_closing_gives_the_memory_back(tmp_path: Path) -> None:
+    build("llama", tmp_path)
+    runner = make_runner(tmp_path, make_config())
+    storage = weakref.ref(runner.decoder.kv.storage)
+    runner.close()
+    runner.close()
+    assert storage() is None
 
 
 def test_a_window_forgets_what_lies_before_it(tmp_path: Path) -> None:
