@@ -14,9 +14,9 @@ from textual.worker import WorkerFailed
 from edgecloud.settings import Settings
 
 from . import clipboard
+from .chat import ChatScreen
 from .draft import DraftFile
 from .ports import Gateway, Store
-from .screens.chat import ChatScreen
 from .state.commands import COMMANDS
 from .state.preferences import Preferences
 

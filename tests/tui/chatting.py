@@ -14,8 +14,8 @@ from edgecloud.app.gateway import Gateway
 from edgecloud.app.history import History
 from edgecloud.app.journal import Journal
 from edgecloud.app.tui.app import EdgeCloudApp
+from edgecloud.app.tui.chat import ChatScreen
 from edgecloud.app.tui.ports import Store
-from edgecloud.app.tui.screens.chat import ChatScreen
 from edgecloud.app.tui.session import Session, Waiting
 from edgecloud.app.tui.state.attachments import Prompt
 from edgecloud.app.tui.state.preferences import Preferences

@@ -14,14 +14,14 @@ from ..screens.dialogs import AskText, Confirm
 from ..widgets.sidebar import ChatList, Sidebar
 
 if TYPE_CHECKING:
-    from ..screens.chat import ChatScreen
+    from ..chat_view import ChatView
 
 
-async def new(screen: ChatScreen, _: str) -> None:
+async def new(screen: ChatView, _: str) -> None:
     await screen.switch(screen.desk.new())
 
 
-async def toggle(screen: ChatScreen, _: str) -> None:
+async def toggle(screen: ChatView, _: str) -> None:
     sidebar = screen.query_one(Sidebar)
     if sidebar.display and screen.focused is not None and sidebar in screen.focused.ancestors:
         sidebar.display = False
@@ -31,7 +31,7 @@ async def toggle(screen: ChatScreen, _: str) -> None:
         screen.query_one(ChatList).focus()
 
 
-async def search(screen: ChatScreen, words: str) -> None:
+async def search(screen: ChatView, words: str) -> None:
     screen.query_one(Sidebar).display = True
     field = screen.query_one("#search", Input)
     field.focus()
@@ -39,7 +39,7 @@ async def search(screen: ChatScreen, words: str) -> None:
         field.value = words
 
 
-async def rename(screen: ChatScreen, title: str, chat_id: str | None = None) -> None:
+async def rename(screen: ChatView, title: str, chat_id: str | None = None) -> None:
     chat_id = chat_id or _current(screen)
     if not title:
         chat = await screen.store.show(chat_id)
@@ -54,7 +54,7 @@ async def rename(screen: ChatScreen, title: str, chat_id: str | None = None) -> 
     await screen.load_chats()
 
 
-async def delete(screen: ChatScreen, _: str, chat_id: str | None = None) -> None:
+async def delete(screen: ChatView, _: str, chat_id: str | None = None) -> None:
     chat_id = chat_id or _current(screen)
     chat = await screen.store.show(chat_id)
     question = f"Delete “{chat.summary.title}” and all that was derived from it? It can't be brought back."
@@ -73,20 +73,20 @@ async def delete(screen: ChatScreen, _: str, chat_id: str | None = None) -> None
     screen.say(f"Deleted, with {removal.num_messages} messages.{rest}")
 
 
-async def export(screen: ChatScreen, name: str) -> None:
+async def export(screen: ChatView, name: str) -> None:
     chat = await screen.store.show(_current(screen))
     path = await asyncio.to_thread(export_chat, chat, name or default_name(chat))
     screen.say(f"Written to {path}; only you can read it.")
 
 
-async def import_(screen: ChatScreen, name: str) -> None:
+async def import_(screen: ChatView, name: str) -> None:
     if not name:
         raise BadRequest("Say which file: /import chat.json")
     title, messages, head = await asyncio.to_thread(import_chat, name)
     await screen.open(await screen.store.insert(title, messages, head))
 
 
-def _current(screen: ChatScreen) -> str:
+def _current(screen: ChatView) -> str:
     if screen.session.chat_id is None:
         raise BadRequest("Nothing was said in this chat yet.")
     return screen.session.chat_id

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 from edgecloud.errors import BadRequest, EdgeCloudError
 
 if TYPE_CHECKING:
-    from ..screens.chat import ChatScreen
+    from ..chat_view import ChatView
     from ..state.conversation import Node
 
 
-async def good(screen: ChatScreen, _: str) -> None:
+async def good(screen: ChatView, _: str) -> None:
     await _judge(screen, "up")
     screen.say("Noted as good: the router learns from it.")
 
 
-async def bad(screen: ChatScreen, _: str) -> None:
+async def bad(screen: ChatView, _: str) -> None:
     await _judge(screen, "down")
     screen.say("Noted as bad: the router learns from it. r asks again, Ctrl+T somebody else.")
 
 
-async def shown(screen: ChatScreen, answer: Node | None, verdict: str, over: Sequence[Node] = ()) -> None:
+async def shown(screen: ChatView, answer: Node | None, verdict: str, over: Sequence[Node] = ()) -> None:
     """Tell what was shown by asking again, in other words, or taking another; nothing depends on it."""
     if answer is None or answer.receipt_id is None:
         return
@@ -32,7 +32,7 @@ async def shown(screen: ChatScreen, answer: Node | None, verdict: str, over: Seq
         await screen.gateway.feedback(answer.receipt_id, verdict, over=others)
 
 
-async def _judge(screen: ChatScreen, verdict: str) -> None:
+async def _judge(screen: ChatView, verdict: str) -> None:
     answer = screen.answer
     if answer is None or answer.receipt_id is None:
         raise BadRequest("There is no answer here to judge.")

@@ -14,20 +14,20 @@ from ..widgets.receipt import ReceiptLine
 from ..widgets.turns import AnswerView
 
 if TYPE_CHECKING:
-    from ..screens.chat import ChatScreen
+    from ..chat_view import ChatView
 
 
-async def receipt(screen: ChatScreen, _: str) -> None:
+async def receipt(screen: ChatView, _: str) -> None:
     if not _toggle(screen, ReceiptLine):
         raise BadRequest("There is no receipt here: only an answer that came to its end has one.")
 
 
-async def reasoning(screen: ChatScreen, _: str) -> None:
+async def reasoning(screen: ChatView, _: str) -> None:
     if not _toggle(screen, Reasoning):
         raise BadRequest("The model did not say what it thought.")
 
 
-async def theme(screen: ChatScreen, name: str) -> None:
+async def theme(screen: ChatView, name: str) -> None:
     app = screen.app
     if not name:
 
@@ -47,18 +47,18 @@ async def theme(screen: ChatScreen, name: str) -> None:
     await asyncio.to_thread(set_value, "chat.theme", name)
 
 
-async def help_(screen: ChatScreen, _: str) -> None:
+async def help_(screen: ChatView, _: str) -> None:
     if screen.query("HelpPanel"):
         screen.app.action_hide_help_panel()
     else:
         screen.app.action_show_help_panel()
 
 
-async def quit_(screen: ChatScreen, _: str) -> None:
+async def quit_(screen: ChatView, _: str) -> None:
     await screen.app.action_quit()
 
 
-def _toggle(screen: ChatScreen, kind: type[ReceiptLine] | type[Reasoning]) -> bool:
+def _toggle(screen: ChatView, kind: type[ReceiptLine] | type[Reasoning]) -> bool:
     answer = screen.answer
     view = screen.transcript.view_of(answer) if answer is not None else None
     return isinstance(view, AnswerView) and view.toggle(kind)

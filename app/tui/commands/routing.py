@@ -15,7 +15,7 @@ from ..session import HERE, Route
 from ..state import receipt as words
 
 if TYPE_CHECKING:
-    from ..screens.chat import ChatScreen
+    from ..chat_view import ChatView
 
 _ROUTES = (
     Choice("auto", "auto", "the router chooses"),
@@ -24,7 +24,7 @@ _ROUTES = (
 )
 
 
-async def model(screen: ChatScreen, name: str) -> None:
+async def model(screen: ChatView, name: str) -> None:
     async def load() -> Sequence[Choice]:
         cards = screen.foresight.cards = await screen.gateway.models()
         try:
@@ -45,7 +45,7 @@ async def model(screen: ChatScreen, name: str) -> None:
         await screen.look()
 
 
-async def route(screen: ChatScreen, name: str) -> None:
+async def route(screen: ChatView, name: str) -> None:
     async def load() -> Sequence[Choice]:
         cards = screen.foresight.cards = await screen.gateway.models()
         return [*_ROUTES, *(choice for choice in model_choices(cards, None) if choice.value != "auto")]
@@ -65,7 +65,7 @@ async def route(screen: ChatScreen, name: str) -> None:
     screen.look_ahead()
 
 
-async def private(screen: ChatScreen, _: str) -> None:
+async def private(screen: ChatView, _: str) -> None:
     chosen = screen.session.preferences
     await screen.session.set_preferences(replace(chosen, private=not chosen.private))
     await screen.look()
@@ -76,7 +76,7 @@ async def private(screen: ChatScreen, _: str) -> None:
     )
 
 
-async def preview(screen: ChatScreen, _: str) -> None:
+async def preview(screen: ChatView, _: str) -> None:
     request = screen.foresight.request(screen.session, screen.route, screen.prompt.full_text)
     if not request.messages:
         raise BadRequest("There is nothing to send yet.")
@@ -92,7 +92,7 @@ async def preview(screen: ChatScreen, _: str) -> None:
     await screen.app.push_screen_wait(Reader("What would be sent", "\n".join(head) + "\n\n" + body))
 
 
-async def why(screen: ChatScreen, _: str) -> None:
+async def why(screen: ChatView, _: str) -> None:
     answer = screen.answer
     if answer is None or answer.receipt_id is None:
         raise BadRequest("There is no receipt here: no engine was asked for this answer.")
@@ -107,7 +107,7 @@ async def why(screen: ChatScreen, _: str) -> None:
     await screen.app.push_screen_wait(Reader("Why this answer", "\n".join(lines)))
 
 
-async def forget(screen: ChatScreen, _: str) -> None:
+async def forget(screen: ChatView, _: str) -> None:
     answer = screen.answer
     entry_id = answer.receipt.cache.entry_id if answer is not None and answer.receipt is not None else None
     if entry_id is None:

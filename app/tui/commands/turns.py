@@ -10,17 +10,17 @@ from ..widgets.code import CodeBlock
 from .judging import shown
 
 if TYPE_CHECKING:
-    from ..screens.chat import ChatScreen
+    from ..chat_view import ChatView
     from ..state.conversation import Node
 
 BUSY = "An answer is coming: stop it with Esc, or wait for its end."
 
 
-async def stop(screen: ChatScreen, _: str) -> None:
+async def stop(screen: ChatView, _: str) -> None:
     screen.session.stop()
 
 
-async def regenerate(screen: ChatScreen, _: str) -> None:
+async def regenerate(screen: ChatView, _: str) -> None:
     answer = _answer(screen)
     if not screen.session.regenerate(answer, screen.route):
         raise BadRequest(BUSY)
@@ -28,7 +28,7 @@ async def regenerate(screen: ChatScreen, _: str) -> None:
     await shown(screen, answer, "regenerated")
 
 
-async def continue_(screen: ChatScreen, _: str) -> None:
+async def continue_(screen: ChatView, _: str) -> None:
     answer = _answer(screen)
     if answer.status == "complete" and answer.finish_reason != "length":
         raise BadRequest("This answer came to its end; r asks again.")
@@ -39,7 +39,7 @@ async def continue_(screen: ChatScreen, _: str) -> None:
     await _follow(screen)
 
 
-async def edit(screen: ChatScreen, _: str) -> None:
+async def edit(screen: ChatView, _: str) -> None:
     node = _node(screen)
     question = node if node.role == "user" else node.parent
     if question is None:
@@ -50,7 +50,7 @@ async def edit(screen: ChatScreen, _: str) -> None:
     screen.show_bars()
 
 
-async def fork(screen: ChatScreen, _: str) -> None:
+async def fork(screen: ChatView, _: str) -> None:
     node, session = _node(screen), screen.session
     if session.chat_id is None or node.id is None:
         raise BadRequest("Only what the history keeps can be forked, and this message is not kept.")
@@ -73,19 +73,19 @@ async def fork(screen: ChatScreen, _: str) -> None:
     screen.say("Forked: this chat goes on by itself.")
 
 
-async def next_(screen: ChatScreen, _: str) -> None:
+async def next_(screen: ChatView, _: str) -> None:
     await _step(screen, 1)
 
 
-async def previous(screen: ChatScreen, _: str) -> None:
+async def previous(screen: ChatView, _: str) -> None:
     await _step(screen, -1)
 
 
-async def copy(screen: ChatScreen, _: str) -> None:
+async def copy(screen: ChatView, _: str) -> None:
     screen.app.copy_to_clipboard(_node(screen).message.content)
 
 
-async def code(screen: ChatScreen, _: str) -> None:
+async def code(screen: ChatView, _: str) -> None:
     """Copy a block of code of the message, with each further call the one before it."""
     view = screen.transcript.view_of(_node(screen))
     blocks = list(view.query(CodeBlock)) if view is not None else []
@@ -99,7 +99,7 @@ async def code(screen: ChatScreen, _: str) -> None:
     screen.app.copy_to_clipboard(chosen.code)
 
 
-async def _step(screen: ChatScreen, by: int) -> None:
+async def _step(screen: ChatView, by: int) -> None:
     if screen.session.is_running:
         raise BadRequest(BUSY)
     conversation = screen.session.conversation
@@ -117,19 +117,19 @@ async def _step(screen: ChatScreen, by: int) -> None:
         await screen.store.show_branch(screen.session.chat_id, head.id)
 
 
-async def _follow(screen: ChatScreen) -> None:
+async def _follow(screen: ChatView) -> None:
     screen.desk.watch(screen.session)
     screen.transcript.action_end()
     await screen.look()
 
 
-def _node(screen: ChatScreen) -> Node:
+def _node(screen: ChatView) -> Node:
     if screen.node is None:
         raise BadRequest("There is no message yet.")
     return screen.node
 
 
-def _answer(screen: ChatScreen) -> Node:
+def _answer(screen: ChatView) -> Node:
     if screen.answer is None:
         raise BadRequest("There is no answer yet.")
     return screen.answer

@@ -14,10 +14,10 @@ from .judging import shown
 from .turns import BUSY
 
 if TYPE_CHECKING:
-    from ..screens.chat import ChatScreen
+    from ..chat_view import ChatView
 
 
-async def compare(screen: ChatScreen, names: str) -> None:
+async def compare(screen: ChatView, names: str) -> None:
     """Ask what is in the prompt, else the last question again, of two models at once."""
     session = screen.session
     if session.is_running:
@@ -44,14 +44,14 @@ async def compare(screen: ChatScreen, names: str) -> None:
     await screen.load_chats()
 
 
-async def dashboard(screen: ChatScreen, _: str) -> None:
+async def dashboard(screen: ChatView, _: str) -> None:
     # Its plots take a quarter of a second to import.
     from ..screens.dashboard import DashboardScreen
 
     await screen.app.push_screen_wait(DashboardScreen(screen.gateway, screen.store, screen.settings.budget))
 
 
-def _both_sides(screen: ChatScreen) -> list[Route]:
+def _both_sides(screen: ChatView) -> list[Route]:
     """This machine and a pool, or the first two models."""
     chat = [card for card in screen.foresight.cards if card.kind == "chat"]
     here = [card for card in chat if card.engine != "pool"]
@@ -59,7 +59,7 @@ def _both_sides(screen: ChatScreen) -> list[Route]:
     return [Route(model=card.id) for card in (here[:1] + away[:1] if here and away else chat[:2])]
 
 
-def _again(screen: ChatScreen) -> Waiting:
+def _again(screen: ChatView) -> Waiting:
     head = screen.session.conversation.head
     question = head.parent if head is not None and head.role == "assistant" else head
     if question is None:

@@ -18,10 +18,10 @@ from ..state.attachments import is_file
 from ..state.preferences import PARAMETERS
 
 if TYPE_CHECKING:
-    from ..screens.chat import ChatScreen
+    from ..chat_view import ChatView
 
 
-async def system(screen: ChatScreen, text: str) -> None:
+async def system(screen: ChatView, text: str) -> None:
     if not text:
         now = screen.session.preferences.system
         typed = await screen.app.push_screen_wait(
@@ -35,7 +35,7 @@ async def system(screen: ChatScreen, text: str) -> None:
     screen.say("The system prompt holds from the next prompt on." if text.strip() else "No system prompt.")
 
 
-async def set_(screen: ChatScreen, argument: str) -> None:
+async def set_(screen: ChatView, argument: str) -> None:
     name, _, value = argument.partition(" ")
     if not name:
         now = screen.session.preferences.described() or "everything is at the model's own"
@@ -52,7 +52,7 @@ async def set_(screen: ChatScreen, argument: str) -> None:
     await screen.look()
 
 
-async def attach(screen: ChatScreen, name: str) -> None:
+async def attach(screen: ChatView, name: str) -> None:
     if not name:
         typed = await screen.app.push_screen_wait(AskText("The file to add"))
         if not typed:
@@ -68,7 +68,7 @@ async def attach(screen: ChatScreen, name: str) -> None:
     screen.prompt.focus()
 
 
-async def editor(screen: ChatScreen, _: str) -> None:
+async def editor(screen: ChatView, _: str) -> None:
     with screen.app.suspend():
         # Nothing is drawn meanwhile, so nothing is held up; an answer that comes goes on when it is done.
         text = edited(screen.prompt.full_text)

@@ -1,0 +1,242 @@
+"""What is seen of the chat that is held, kept in step: the messages, and what stands around them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.css.query import NoMatches
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Input
+
+from edgecloud.errors import EdgeCloudError
+from edgecloud.settings import Settings
+
+from .desk import Desk
+from .draft import DraftFile
+from .foresight import Foresight
+from .ports import Gateway, Store
+from .pull import Pull
+from .session import HERE, Route, Session
+from .state import frame
+from .state.conversation import Node
+from .state.preferences import Preferences
+from .state.preview import Preview
+from .widgets.bars import FootBar, TitleBar
+from .widgets.label import Label, plain
+from .widgets.prompt import PromptArea
+from .widgets.sidebar import Sidebar
+from .widgets.transcript import Transcript
+from .widgets.welcome import Welcome
+
+LOOKS_PER_S = 12
+"""How often a running answer is drawn. Tokens come faster than eyes and terminals take them."""
+
+ROUTER_PAUSE_S = 0.4
+"""How long nobody types before the router is asked what it would do."""
+
+
+class ChatView(Screen[None]):
+    """What commands know of the chat. One session is shown; others that still answer go on behind it."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        store: Store,
+        settings: Settings,
+        *,
+        preferences: Preferences,
+        draft: DraftFile | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self.desk = Desk(gateway, store, settings, preferences=preferences, draft=draft, clock=clock)
+        self.foresight = Foresight(gateway)
+        self.gateway = gateway
+        self.store = store
+        self.settings = settings
+        self.clock = clock
+        self.route: Route = HERE
+        self.editing: Node | None = None
+        self.pulling: Pull | None = None
+        self._version = -1
+        self._looking = asyncio.Lock()
+        self._looks: Timer | None = None
+        self._asking: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        with Horizontal():
+            yield Sidebar()
+            with Vertical(id="main"):
+                yield TitleBar()
+                yield Welcome()
+                yield Transcript()
+                yield Label("", id="work")
+                yield Label("", id="queue")
+                yield Label("", id="suggestions")
+                yield PromptArea(clock=self.clock)
+                yield FootBar()
+
+    def on_mount(self) -> None:
+        self._looks = self.set_interval(1 / LOOKS_PER_S, self.look, pause=True)
+        self._asking = self.set_interval(ROUTER_PAUSE_S, self._ask_router, pause=True)
+
+    # ------------------------------------------------------------------------------------------ the session
+
+    @property
+    def session(self) -> Session:
+        """The chat that is shown."""
+        return self.desk.session
+
+    @property
+    def prompt(self) -> PromptArea:
+        return self.query_one(PromptArea)
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.query_one(Transcript)
+
+    @property
+    def node(self) -> Node | None:
+        """The message that a command means: the one under the cursor, else the latest."""
+        return self.transcript.cursor or self.session.conversation.head
+
+    @property
+    def answer(self) -> Node | None:
+        """The answer that a command means."""
+        node = self.node
+        if node is not None and node.role != "assistant":
+            return node.children[-1] if node.children else None
+        return node
+
+    async def open(self, chat_id: str, message_id: str | None = None) -> None:
+        """Show a chat from the history. Raises `NotFound`, `StorageError`."""
+        session = await self.desk.load(chat_id)
+        await self.store.mark_read(chat_id)
+        await self.switch(session, at=message_id)
+
+    async def switch(self, session: Session, *, at: str | None = None) -> None:
+        """Show another session."""
+        # Now, and not when the news of the last change arrives: a command that was typed is no draft.
+        self.session.keep_draft(self.prompt.full_text)
+        await self.desk.hold(session)
+        self.editing, self.route = None, HERE
+        self.prompt.put(session.preferences.draft)
+        await self.show(at=at)
+        self.prompt.focus()
+        await self.load_chats()
+
+    async def show(self, *, at: str | None = None) -> None:
+        """Show the session from the start."""
+        path = self.session.conversation.path
+        node = next((node for node in path if node.id == at), None) if at else None
+        async with self._looking:
+            await self.transcript.open(self.session.conversation, at=node)
+        if node is not None:
+            self.transcript.focus()
+        self._version = -1
+        await self.look()
+
+    # ------------------------------------------------------------------------------------------- looking
+
+    async def look(self) -> None:
+        """Show what changed since the last look."""
+        async with self._looking:  # a timer looks, and so does whoever changed something
+            session = self.session
+            if session.version != self._version:
+                self._version = session.version
+                await self.transcript.sync()
+                self.look_ahead()
+            if session.turn is not None and session.answering is not None:
+                self.transcript.look(session.answering, session.turn, self.clock())
+            if session.warning:
+                self.say(session.warning, "warning")
+                session.warning = None
+            if self._looks is not None:
+                if session.is_running:
+                    self._looks.resume()
+                else:
+                    self._looks.pause()
+
+    def show_bars(self) -> None:
+        """Show what holds, what waits, and what a prompt would do."""
+        session, chosen, would = self.session, self.session.preferences, self.would()
+        self.query_one(TitleBar).show(session.title, frame.badges(self.settings, chosen))
+        waiting = frame.queue([each.typed for each in session.queue], is_running=session.is_running)
+        self.show_hint("#queue", waiting)
+        self.query_one(Welcome).display = session.is_fresh
+        self.query_one(Welcome).show(frame.welcome(self.settings))
+        self.transcript.display = not session.is_fresh
+        self.query_one(FootBar).show(would.line())
+        turn, is_editing = self.route.model or self.route.mode or "", self.editing is not None
+        title = frame.frame(self.settings, chosen, would, turn=turn, is_editing=is_editing)
+        # As content: a model's name is no markup.
+        self.prompt.border_title = plain(title)
+        self.set_class(self.settings.offline, "-offline")
+        self.set_class(chosen.private, "-private")
+
+    def would(self) -> Preview:
+        """What would happen if the prompt were sent now, as far as is known without asking."""
+        return self.foresight.preview(self.session, self.route, self.prompt.text)
+
+    def look_ahead(self) -> None:
+        """Show what is known at once, and ask the router once nobody has typed for a moment; without pools
+        it decides nothing.
+        """
+        self.foresight.forget()
+        self.show_bars()
+        if self.settings.pool and self._asking is not None:
+            self._asking.reset()
+            self._asking.resume()
+
+    async def _ask_router(self) -> None:
+        if self._asking is not None:
+            self._asking.pause()
+        await self.foresight.ask(self.session, self.route, self.prompt.full_text)
+        self.show_bars()
+
+    def show_hint(self, id: str, text: str) -> None:
+        """Show a line above the prompt, or none."""
+        label = self.query_one(id, Label)
+        label.display = bool(text)
+        label.show(text)
+
+    async def load_chats(self, words: str | None = None) -> None:
+        """Fill the list of chats, or what a search for words found."""
+        sidebar = self.query_one(Sidebar)
+        words = self.query_one("#search", Input).value if words is None else words
+        if words.strip():
+            sidebar.show_hits(await self.store.search(words))
+        else:
+            chats, unread = await self.store.chats(), await self.store.unread()
+            sidebar.show_chats(chats, unread, self.session.chat_id)
+
+    async def load_models(self) -> None:
+        """Ask which models there are; without an answer the preview says less."""
+        self.foresight.cards = await self.gateway.models()
+        self.show_bars()
+
+    # ------------------------------------------------------------------------------------------- doing
+
+    def do(self, work: Coroutine[None, None, object]) -> None:
+        """Run something that takes time; an error that a user can meet is said, any other is a bug."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except EdgeCloudError as error:
+                self.say(error.message, "error")
+            except NoMatches:
+                # What waited for the disk may come back to a screen that is being taken down.
+                if self.app.is_running:
+                    raise
+
+        self.run_worker(guarded())
+
+    def say(self, sentence: str, severity: str = "information") -> None:
+        """A sentence in a corner, for a while."""
+        self.notify(sentence, severity=severity, markup=False)  # type: ignore[arg-type]
