@@ -206,7 +206,7 @@ def _last_chat(state: State, settings: Settings) -> tuple[str, tuple[Message, ..
 def _schema(name: str) -> Constraint:
     import json
 
-    from .prompt import read_text
+    from ..text_files import read_text
 
     text = read_text(name)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, get_args
 
 import click
@@ -9,7 +10,8 @@ import click
 from edgecloud.errors import BadRequest
 from edgecloud.types import Mode
 
-from .shell import State
+from ..visible import neutral
+from .shell import State, write
 
 if TYPE_CHECKING:
     from ..tui.state.preferences import Preferences
@@ -66,9 +68,7 @@ def chat(
     if web:
         code = _web(state, preferences, theme, port)
     elif plain:
-        from ..tui.plain import run_plain
-
-        code = run_plain(state.settings(), state.open_gateway, preferences, which)
+        code = _plain(state, preferences, which)
     else:
         code = _screen(state, preferences, which, " ".join(prompt), theme, inline=inline)
     raise click.exceptions.Exit(code)
@@ -91,6 +91,17 @@ def _screen(
     from ..tui.run import Options, run
 
     return run(state.settings(), state.open_gateway, Options(preferences, chat, prompt, theme, inline))
+
+
+def _plain(state: State, preferences: Preferences, chat: str | None) -> int:
+    from ..tui.plain import run_plain
+
+    is_terminal = sys.stdout.isatty()
+
+    def say(text: str) -> None:
+        write(sys.stdout, neutral(text, is_terminal=is_terminal))
+
+    return run_plain(state.settings(), state.open_gateway, preferences, chat, say)
 
 
 def _web(state: State, preferences: Preferences, theme: str, port: int) -> int:

@@ -128,7 +128,7 @@ def run(arguments: list[str] | None = None, state: State | None = None) -> None:
 
 
 def _report_bug(error: Exception) -> int:
-    from .logs import log_bug
+    from ..logs import log_bug
 
     place = log_bug(error)
     return complain(

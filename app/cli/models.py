@@ -11,7 +11,8 @@ import click
 
 from edgecloud.units import size
 
-from .shell import State, neutral, note, print_json, print_table, print_text, write
+from ..visible import neutral
+from .shell import State, note, print_json, print_table, print_text, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,7 +149,7 @@ def tune(
     from edgecloud.models import resolve
 
     from ...local_engine import tune as tuning
-    from .logs import redirect_native_output
+    from ..logs import redirect_native_output
 
     settings = state.settings()
     model = resolve(name or settings.model, settings, tuned=False)

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 from edgecloud.errors import EdgeCloudError
 from edgecloud.types import ChoiceDone, Event, Finish, Notice, ReasoningDelta, Start, TextDelta
 
+from ..visible import neutral
 from .ending import exit_code
-from .shell import dim, neutral, note, write
+from .shell import dim, note, write
 
 SCHEMA_VERSION = 1
 

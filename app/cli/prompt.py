@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 import select
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from edgecloud.errors import BadRequest
 
+from ..text_files import decoded, read_bounded, read_text
 from .shell import note
 
 GRACE_S = 1.0
 """Seconds that a prompt which is there already waits for the first byte of a pipe. A program that runs us may
 leave one open that it never writes to; `-` waits for as long as it takes."""
-
-MAX_BYTES = 8 * 2**20
-"""More text than any context here holds."""
 
 
 def gather_prompt(
@@ -60,15 +56,6 @@ def _file(name: str) -> str:
     return f"--- {Path(name).name} ---\n{text}"
 
 
-def read_text(name: str) -> str:
-    """A text file's content. Raises `BadRequest` with a sentence for what is missing, binary or too large."""
-    try:
-        with open(name, "rb") as file:
-            return _decode(_read_bounded(file, name), name)
-    except OSError as error:
-        raise BadRequest(f"{name} cannot be read: {error.strerror or error}.") from error
-
-
 def _read_stdin(*, named: bool, needed: bool, quiet: bool) -> str:
     """What is piped in. A terminal is only read if `-` asks for it, a silent pipe only if it is needed."""
     stream = sys.stdin
@@ -85,29 +72,7 @@ def _read_stdin(*, named: bool, needed: bool, quiet: bool) -> str:
             quiet=quiet,
         )
         return ""
-    return _decode(_read_bounded(stream.buffer, "The piped input"), "The piped input")
-
-
-def _read_bounded(file: BinaryIO, name: str) -> bytes:
-    data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise BadRequest(f"{name} is larger than {MAX_BYTES // 2**20} MiB, more than any context holds.")
-    return data
-
-
-def _decode(data: bytes, name: str) -> str:
-    encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
-    try:
-        text = data.decode(encoding)
-    except UnicodeDecodeError as error:
-        if b"\0" in data:
-            raise BadRequest(f"{name} is not text.") from error
-        if error.reason == "unexpected end of data":
-            raise BadRequest(f"{name} ends in the middle of a character: it was cut.") from error
-        raise BadRequest(f"{name} is not UTF-8 text (byte {error.start}): convert it with iconv.") from error
-    if "\0" in text:
-        raise BadRequest(f"{name} is not text.")
-    return text.replace("\r\n", "\n")
+    return decoded(read_bounded(stream.buffer, "The piped input"), "The piped input")
 
 
 def _utf8(argument: str) -> str:

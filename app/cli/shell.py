@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from edgecloud.errors import BadRequest
 
+from ..visible import neutral
+
 if TYPE_CHECKING:
     from edgecloud.settings import Settings
 
@@ -24,8 +26,8 @@ OpenGateway = Callable[["Settings"], Awaitable["Gateway | GatewayClient"]]
 
 async def open_gateway_quietly(settings: Settings) -> Gateway | GatewayClient:
     """A gateway whose native libraries write to the log file instead of the user's terminal."""
+    from ..logs import redirect_native_output
     from ..open import open_gateway
-    from .logs import redirect_native_output
 
     redirect_native_output()
     return await open_gateway(settings)
@@ -75,18 +77,6 @@ class State:
         history = History(data_dir() / "edgecloud.db")
         history.recover()
         return history
-
-
-# Terminals act on control characters; the text of a model, a file or a server must not. A carriage return
-# would overwrite what is shown.
-_VISIBLE: dict[int, int | None] = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n\r"}
-_VISIBLE |= {0x7F: 0x2421, ord("\r"): None} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-_NO_ESCAPE = {0x1B: 0x241B}
-
-
-def neutral(text: str, *, is_terminal: bool) -> str:
-    """The text with control characters made visible for a terminal; elsewhere only escape is."""
-    return text.translate(_VISIBLE if is_terminal else _NO_ESCAPE)
 
 
 def fill_closed_streams() -> None:

@@ -81,7 +81,7 @@ class ChatView(Screen[None]):
                 yield PromptArea(clock=self.clock)
                 yield FootBar()
 
-    def on_mount(self) -> None:
+    async def on_mount(self) -> None:
         self._looks = self.set_interval(1 / LOOKS_PER_S, self.look, pause=True)
         self._asking = self.set_interval(ROUTER_PAUSE_S, self._ask_router, pause=True)
 

@@ -16,8 +16,7 @@ from edgecloud.errors import BadRequest, EdgeCloudError
 from edgecloud.settings import Settings
 
 from ..chat_files import default_name, export_chat
-from ..cli.logs import redirect_native_output
-from ..cli.shell import neutral, write
+from ..logs import redirect_native_output
 from .ports import Gateway, Store, open_store, which_chat
 from .session import HERE, Session, Waiting
 from .state import receipt as words
@@ -195,10 +194,11 @@ def run_plain(
     open_gateway: Callable[[Settings], Awaitable[Gateway]],
     preferences: Preferences,
     chat: str | None,
+    say: Callable[[str], None],
 ) -> int:
-    """Chat on stdin and stdout; returns the exit code."""
+    """Chat on stdin, showing what comes with `say`; returns the exit code."""
     redirect_native_output()
-    return asyncio.run(_run(settings, open_gateway, preferences, chat))
+    return asyncio.run(_run(settings, open_gateway, preferences, chat, say))
 
 
 async def _run(
@@ -206,21 +206,14 @@ async def _run(
     open_gateway: Callable[[Settings], Awaitable[Gateway]],
     preferences: Preferences,
     chat: str | None,
+    say: Callable[[str], None],
 ) -> int:
-    is_terminal = sys.stdout.isatty()
     if sys.stdin.isatty():
         import readline  # noqa: F401  (gives `input` its line editing)
 
     store = open_store(settings)
     gateway = await open_gateway(settings)
-    held = PlainChat(
-        gateway,
-        store,
-        settings,
-        preferences,
-        read=input,
-        say=lambda text: write(sys.stdout, neutral(text, is_terminal=is_terminal)),
-    )
+    held = PlainChat(gateway, store, settings, preferences, read=input, say=say)
     running = asyncio.ensure_future(held.run(await which_chat(store, chat)))
     code = 0
 

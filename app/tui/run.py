@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from edgecloud.errors import EdgeCloudError
 from edgecloud.settings import Settings, data_dir
 
-from ..cli.logs import log_bug, redirect_native_output
-from ..cli.shell import complain
+from ..logs import log_bug, redirect_native_output
 from .app import EdgeCloudApp
 from .draft import DraftFile
 from .input_filter import install as install_input_filter
@@ -34,7 +34,7 @@ class Options:
 
 
 def run(settings: Settings, open_gateway: Callable[[Settings], Awaitable[Gateway]], options: Options) -> int:
-    """Chat until the user leaves; returns the exit code. Raises `EdgeCloudError` if there is no beginning."""
+    """Chat until the user leaves; returns the exit code. Raises `EdgeCloudError` after a bug of ours too."""
     crashes: list[Exception] = []
     install_input_filter()
     if in_browser():
@@ -45,10 +45,9 @@ def run(settings: Settings, open_gateway: Callable[[Settings], Awaitable[Gateway
             code = asyncio.run(_run(terminal, settings, open_gateway, options, crashes.append))
     if crashes:
         place = log_bug(crashes[0])
-        return complain(
+        raise EdgeCloudError(
             f"Something went wrong inside edgecloud ({type(crashes[0]).__name__}); what was said is kept, "
-            + (f"the details are in {place}." if place else "but the details could not be written down."),
-            1,
+            + (f"the details are in {place}." if place else "but the details could not be written down.")
         )
     return code
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-from ..cli.logs import redirect_native_output
+from ..logs import redirect_native_output
 
 PATIENCE_S = 5.0
 """Seconds that an orderly end may take after a signal."""

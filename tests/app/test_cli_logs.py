@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from edgecloud.app.cli.shell import neutral
+from edgecloud.app.visible import neutral
 
 from .shell import COMMAND, environment
 
 NOISE = """
 import logging, os, sys, warnings
-from edgecloud.app.cli.logs import redirect_native_output
+from edgecloud.app.logs import redirect_native_output
 redirect_native_output()
 os.write(2, b"native noise\\n")
 logging.getLogger("edgecloud").warning("log with sk-canary-canary-canary and plain-canary")
@@ -82,7 +82,7 @@ def test_control_characters_are_shown_and_not_obeyed() -> None:
 
 FULL_DISK = """
 import logging, os
-from edgecloud.app.cli.logs import redirect_native_output
+from edgecloud.app.logs import redirect_native_output
 redirect_native_output()
 os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
 logging.getLogger("anyone").warning("said where nothing more fits")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from edgecloud.errors import BadRequest
 
-from ...cli.prompt import read_text
+from ...text_files import read_text
 
 MAX_IMAGE_BYTES = 8 * 2**20
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from edgecloud.settings import Settings
 
-from ...cli.logs import redirect_native_output
 from ...client import connect
+from ...logs import redirect_native_output
 from ...open import build_gateway
 from ...socket_server import SocketServer
 from .server import serve

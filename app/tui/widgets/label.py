@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widgets import Static
 
-from ...cli.shell import neutral
+from ...visible import neutral
 
 
 class Label(Static):
