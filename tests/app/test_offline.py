@@ -1,4 +1,4 @@
-"""Offline nothing but this machine is connected to, and no name is looked up: the program's sockets are watched."""
+"""Offline, nothing but this machine is connected to and no name is looked up: all sockets are watched."""
 
 from __future__ import annotations
 
