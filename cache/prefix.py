@@ -237,7 +237,7 @@ class PrefixStore:
         with self._writing() as connection:
             removed = connection.execute("DELETE FROM states").rowcount
         # While somebody reads, the file keeps its size; it is used again.
-        with contextlib.suppress(sqlite3.OperationalError):
+        with contextlib.suppress(StorageError), storage_errors(self._path.name):
             self._connection.execute("VACUUM")
         return Removal(removed, self._purge())
 

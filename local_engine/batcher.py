@@ -61,7 +61,7 @@ FETCH_TOKENS = 64
 # How often it is looked whether a fetch takes too long.
 FETCH_POLL_S = 0.05
 # Without work for so long, what is parked is saved, so that a crash or a power cut doesn't take it.
-IDLE_S = 15.0
+IDLE_S = 60.0
 
 
 @dataclass(slots=True)
@@ -399,9 +399,8 @@ class Batcher:
             self._saved.reject(fetch)
 
     def _has_unsaved(self) -> bool:
-        if self._saved is None:
-            return False
-        return any(parked.chat_id is not None and not parked.is_saved for parked in self._kv.parked())
+        saved, token_s = self._saved, self._pacer.token_s
+        return saved is not None and any(saved.wants(parked, token_s) for parked in self._kv.parked())
 
     def _save_parked(self) -> None:
         for parked in self._kv.parked():

@@ -261,7 +261,9 @@ class KvMemory:
             self._let_go(self._saved(recent))
 
     def _saved(self, recent: Recent) -> Parked:
-        return Parked(recent.tokens, self._context.save(recent.seq_id), recent.chat_id, recent.num_uses)
+        # A state without its beginning serves nobody: it is not worth a disk's space.
+        chat_id = recent.chat_id if self._is_from_the_start(recent.seq_id) else None
+        return Parked(recent.tokens, self._context.save(recent.seq_id), chat_id, recent.num_uses)
 
     def _evict(self, recent: Recent) -> None:
         self._drop(recent.seq_id)

@@ -66,6 +66,9 @@ def load_model(
 
     plan = plan_memory(info, settings, available, name=file.name)
     started = time.monotonic()
+    states = saved.of_model(file.name, file.path, settings.kv_type) if saved is not None else None
+    if states is not None:
+        states.prepare()
     model = Model(file.path, gpu_layers=settings.gpu_layers)
     # Finished sequences keep their prefix under an id of their own.
     num_sequences = (
@@ -99,7 +102,7 @@ def load_model(
             watchdog_s=settings.watchdog_s,
             prefix_bytes=settings.prefix_mb * MB,
             governor=ThreadGovernor(threads),
-            saved=saved.of_model(file.name, file.path, settings.kv_type) if saved is not None else None,
+            saved=states,
         )
     except BaseException:
         model.close()

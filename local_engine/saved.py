@@ -167,6 +167,14 @@ class ModelPrefixes:
 
         return StateKind(self._name, gguf.fingerprint(self._path), build(), self._kv_type)
 
+    def prepare(self) -> None:
+        """Open the file and learn the kind aside, so that the first prompt doesn't wait for it."""
+
+        def look(_store: PrefixStore) -> None:
+            _ = self.kind
+
+        self._saved.read(look, lambda: None)
+
     def fetch(
         self,
         tokens: Sequence[int],
@@ -210,10 +218,18 @@ class ModelPrefixes:
         log.warning("a saved prefix of %s did not fit its context and is deleted", self._name)
         self._saved.write(lambda store: store.reject(fetch.number))
 
+    def wants(self, parked: Parked, token_s: float) -> bool:
+        """Whether a state may be saved and could be worth it; what is saved already decides later."""
+        if parked.chat_id is None or parked.is_saved:
+            return False
+        from ..cache.prefix_key import is_worth_saving
+
+        return is_worth_saving(len(parked.tokens), len(parked.state), token_s, parked.num_uses)
+
     def offer(self, parked: Parked, token_s: float) -> bool:
-        """Save a state if it is worth it; False if it can't be taken now."""
+        """Save a state if it is worth it; False if it is not, or can't be taken now."""
         chat_id = parked.chat_id
-        if chat_id is None or parked.is_saved:
+        if chat_id is None or not self.wants(parked, token_s):
             return False
 
         def write(store: PrefixStore) -> None:
