@@ -180,7 +180,12 @@ class Outcomes:
             *rows, strict=True
         )
         return Evidence(
-            *(np.array(column, dtype=np.str_) for column in (ids, groups, tenants, engines, models, kinds)),
+            ids=np.array(ids, dtype=np.str_),
+            groups=np.array(groups, dtype=np.str_),
+            tenants=np.array(tenants, dtype=np.str_),
+            engines=np.array(engines, dtype=np.str_),
+            models=np.array(models, dtype=np.str_),
+            kinds=np.array(kinds, dtype=np.str_),
             parameters=np.array([float("nan") if size is None else size for size in sizes]),
             vectors=np.stack([np.frombuffer(vector, np.float16).astype(np.float32) for vector in vectors]),
             features=np.stack([np.frombuffer(row, np.float32) for row in features]),

@@ -144,8 +144,8 @@ def _before(own: Evidence, quality: LearnedQuality) -> Doubles:
     chances = quality.heads.predict(own.vectors, own.features)
     log_odds = logit(chances.p_ok)
     views = [
-        _view(*names, size)
-        for *names, size in zip(own.engines, own.models, own.kinds, own.parameters, strict=True)
+        _view(str(own.engines[row]), str(own.models[row]), str(own.kinds[row]), float(own.parameters[row]))
+        for row in range(len(own))
     ]
     return np.array(
         [quality.base(view, log_odds[row], chances.trust[row])[0] for row, view in enumerate(views)]
@@ -208,10 +208,10 @@ def _ahead(saved: Doubles, chat: np.ndarray[Any, Any]) -> float:
 def _view(engine: str, model: str, kind: str, size: float) -> EngineView:
     which: EngineKind = "local" if kind == "local" else "pool" if kind == "pool" else "hosted"
     return EngineView(
-        str(engine),
+        engine,
         which,
         which == "local",
-        str(model),
+        model,
         Capabilities(context=1),
-        parameters=None if math.isnan(size) else float(size),
+        parameters=None if math.isnan(size) else size,
     )

@@ -49,7 +49,8 @@ class Evidence:
 
     def of(self, engine: str, model: str) -> Array:
         """Mask of the verdicts on an engine while it served this model."""
-        return (self.engines == engine) & (self.models == model)
+        mask: Array = (self.engines == engine) & (self.models == model)
+        return mask
 
     def near(self, engine: str, model: str, vector: Floats, tenant: str = "") -> tuple[float, float]:
         """How much a tenant's verdicts on an engine count for a question, and how much of it is 'right'."""
@@ -64,8 +65,14 @@ def weighed(before: float, count: float, right: float) -> float:
     return (RESERVE * before + right) / (RESERVE + count)
 
 
+_NONE = np.array([], dtype=np.str_)
 NOTHING = Evidence(
-    *(np.array([], dtype=np.str_) for _ in range(6)),
+    ids=_NONE,
+    groups=_NONE,
+    tenants=_NONE,
+    engines=_NONE,
+    models=_NONE,
+    kinds=_NONE,
     parameters=np.empty(0),
     vectors=np.empty((0, 0), np.float32),
     features=np.empty((0, 0), np.float32),

@@ -125,12 +125,13 @@ class Heads:
 
     def _similar(self, keys: Floats) -> Floats:
         """(q, rows). Reading all rows is most of a decision's time, so that of the last question is kept."""
-        if len(keys) > 1:
-            return keys @ self._keys.T
-        asked = keys.tobytes()
-        if self._last[0] != asked:
-            self._last = asked, keys @ self._keys.T
-        return self._last[1]
+        asked = keys.tobytes() if len(keys) == 1 else b""
+        if asked and self._last[0] == asked:
+            return self._last[1]
+        similar: Floats = keys @ self._keys.T
+        if asked:
+            self._last = asked, similar
+        return similar
 
     def scaled(self, features: Floats) -> Floats:
         """Features as the heads weigh them: in spreads from the mean of the rows, outliers cut."""

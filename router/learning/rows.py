@@ -48,7 +48,7 @@ class Rows:
     def of(self, *models: str) -> Rows:
         """The rows that all of these models have scores for, with those alone."""
         scores = self.scores[:, [self.models.index(model) for model in models]]
-        return replace(self, scores=scores, models=models).take(~np.isnan(scores).any(1))
+        return replace(self, scores=scores, models=models).take(np.flatnonzero(~np.isnan(scores).any(1)))
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
