@@ -39,7 +39,7 @@ def list_(state: State, limit: int, as_json: bool) -> None:
         entries = answers.entries(limit)
     saved = prefixes.list_prefixes(state.settings(), limit)
     if as_json:
-        print_json([entry._asdict() for entry in (*entries, *saved)])
+        print_json([*(entry._asdict() for entry in entries), *(entry._asdict() for entry in saved)])
         return
     print_table(
         [
