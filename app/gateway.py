@@ -344,11 +344,15 @@ class Gateway:
         closing = run.closing(receipt, outcome, chat_id)
         for watch in self.watchers:
             watch(closing)
-        if self.books is not None:
-            self.books.settle(closing)
         if self._routing is not None:
             self._routing.learned(run)
-        if turn is None or self.journal is None:
-            return None
-        known = receipt if run.tried or run.cache.entry_id else None
-        return await self.journal.finish(turn, known, status, error.message if error else None, wait_s=wait_s)
+        try:
+            if turn is None or self.journal is None:
+                return None
+            known = receipt if run.tried or run.cache.entry_id else None
+            sentence = error.message if error else None
+            return await self.journal.finish(turn, known, status, sentence, wait_s=wait_s)
+        finally:
+            # After history, which the caller waits for: two threads at once would make that take longer.
+            if self.books is not None:
+                self.books.settle(closing)
