@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import Phase, settings
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -16,6 +17,9 @@ if INTERPRETED:
     from .sanitizer import sanitized
 
     mend()
+    # Here a failing example costs a second: shrinking it would take minutes.
+    settings.register_profile("interpreted", phases=[Phase.generate], derandomize=True)
+    settings.load_profile("interpreted")
 
     @pytest.fixture(autouse=True)
     def strict() -> Iterator[None]:

@@ -67,6 +67,20 @@ def test_of_equals_the_lowest_id_wins(size: int) -> None:
     assert sample(logits, how(1, temperature=0.0)).tolist() == [20]
 
 
+def test_of_equals_far_apart_the_lowest_id_wins() -> None:
+    logits = torch.zeros(1, 5000)
+    logits[0, [20, 20 + 2048, 20 + 4096]] = 5.0
+
+    assert sample(logits, how(1, temperature=0.0)).tolist() == [20]
+
+
+def test_noise_belongs_to_the_token_not_to_its_place_among_the_likely() -> None:
+    logits = torch.full((4, 300), -100.0)
+    logits[:, 100:] = 0.0
+
+    assert torch.equal(sample(logits, how(4)), sample_reference(logits, how(4)))
+
+
 def test_a_row_without_an_answer_gets_none_and_its_neighbours_theirs() -> None:
     logits = torch.zeros(5, 128)
     logits[0, 3], logits[1], logits[2, 5], logits[3], logits[4, 9] = NAN, -INF, INF, -INF, 80.0
