@@ -234,10 +234,7 @@ def _entries(
             FROM states WHERE complete = 1 {rest}""",
         (lifetime_s, *arguments),
     )
-    return [
-        PrefixEntry(*numbers, encrypted=bool(encrypted), chats=tuple((chats or "").split()))
-        for *numbers, encrypted, chats in found
-    ]
+    return [PrefixEntry._make((*row[:8], bool(row[8]), tuple((row[9] or "").split()))) for row in found]
 
 
 def _numbers(cursor: sqlite3.Cursor) -> list[int]:
