@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +281,20 @@ def test_two_writers_of_one_file_see_each_other_s_states(make_store: MakeStore) 
     assert found(other, prompt(100)) == (100, state(fill=1))
     other.save(KIND, prompt(100, 5), state(fill=2), "chat-b")
     assert found(one, prompt(100, 5)) == (100, state(fill=2))
+
+
+def test_many_writers_at_once_lose_nothing(make_store: MakeStore) -> None:
+    stores = [make_store() for _ in range(4)]
+
+    def write(number: int) -> None:
+        for first in range(10 * number, 10 * number + 5):
+            assert stores[number].save(KIND, prompt(100, first), state(fill=first), f"chat-{first}")
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
+
+    for first in (10 * number + at for number in range(4) for at in range(5)):
+        assert found(stores[0], prompt(100, first)) == (100, state(fill=first))
 
 
 def test_a_state_that_is_cleared_while_it_is_written_stays_away(make_store: MakeStore) -> None:
