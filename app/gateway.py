@@ -255,7 +255,8 @@ class Gateway:
 
         if self.lessons is None:
             raise NotFound("Nothing is learnt from verdicts here.")
-        await give(self, self.lessons, answer, verdict, over=over, tenant=tenant)
+        routing = self.routing if self.settings.pool else None
+        await give(self.lessons, self.journal, routing, answer, verdict, over=over, tenant=tenant)
 
     async def router_states(self) -> list[dict[str, Any]]:
         """Every engine of the router with the state of its addresses; none without pools."""
