@@ -81,11 +81,15 @@ async def written(saved: SavedPrefixes) -> None:
 
 
 async def answer(
-    make_batcher: MakeBatcher, saved: SavedPrefixes, model: Model, prompt: list[int], **options: object
+    make_batcher: MakeBatcher,
+    saved: SavedPrefixes,
+    model: Model,
+    prompt: list[int],
+    chat_id: str | None = CHAT,
 ) -> tuple[list[int], int]:
     """The tokens of one answer by a fresh process, and how many prompt tokens it computed."""
-    batcher = make_batcher(cells=2048, saved=saved.of_model("smollm2", model.path, "f16"), **options)
-    tokens = (await collect(batcher.submit(job(prompt, 8, chat_id=CHAT)))).tokens[0]
+    batcher = make_batcher(cells=2048, saved=saved.of_model("smollm2", model.path, "f16"))
+    tokens = (await collect(batcher.submit(job(prompt, 8, chat_id=chat_id)))).tokens[0]
     computed = batcher.stats().prefill_tokens
     await asyncio.to_thread(batcher.close)
     await asyncio.to_thread(saved.close)
@@ -202,14 +206,14 @@ async def test_a_state_that_is_whole_but_not_of_these_tokens_is_never_used(
     state = context.save(0) if wrong == "short" else bytearray(b"not a state" * 1000)
     kind = make_saved().of_model("smollm2", model.path, "f16").kind
     store = PrefixStore(path, limit_bytes=1 << 30)
-    bad = store.save(kind, prompt, state, CHAT)
-    assert bad is not None
+    assert store.save(kind, prompt, state, CHAT) is not None
 
-    tokens, computed = await answer(make_batcher, make_saved(), model, prompt)
+    # Nothing is saved for it, so nothing takes the bad one's place.
+    tokens, computed = await answer(make_batcher, make_saved(), model, prompt, chat_id=None)
     assert computed == 130
-    assert bad not in [entry.id for entry in store.entries()]
+    assert store.entries() == []
     store.close()
-    assert (tokens, 1) == await answer(make_batcher, make_saved(), model, prompt)
+    assert (tokens, 130) == await answer(make_batcher, make_saved(), model, prompt)
 
 
 @pytest.mark.model
@@ -255,12 +259,13 @@ async def test_only_chats_are_saved(
 
 
 @pytest.mark.model
+@pytest.mark.parametrize("prefix_bytes", [0, 10_000_000], ids=["no room", "room for one"])
 async def test_what_leaves_memory_goes_to_disk_and_comes_back_from_there(
-    model: Model, make_batcher: MakeBatcher, make_saved: MakeSaved
+    model: Model, make_batcher: MakeBatcher, make_saved: MakeSaved, prefix_bytes: int
 ) -> None:
     saved = make_saved()
-    # No main memory for finished prefixes, so each leaves with the end of its answer.
-    batcher = make_batcher(cells=2048, prefix_bytes=0, saved=saved.of_model("smollm2", model.path, "f16"))
+    states = saved.of_model("smollm2", model.path, "f16")
+    batcher = make_batcher(cells=2048, prefix_bytes=prefix_bytes, saved=states)
     prompts = [words(model, 300), words(model, 300, start=900)]
     for number, prompt in enumerate(prompts):
         await collect(batcher.submit(job(prompt, 2, chat_id=f"chat-{number}")))
