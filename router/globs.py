@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-_HOME = r"(?:~|/home/[^/]+|/Users/[^/]+|/root|[A-Za-z]:/Users/[^/]+)"
+_HOME = r"(?:~|/home/[^/]+|/Users/[^/]+|/(?:root)|[A-Za-z]:/Users/[^/]+)"
 _PARTS = {"**/": r"(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 _TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|[^*?]+")
 # What may be a path in running text: a word with a slash or a dot in it.

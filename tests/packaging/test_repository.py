@@ -63,7 +63,7 @@ PRIVATE = re.compile(
     "|".join(
         [
             r"(?<![\w.])/wo" + r"rk/",
-            r"(?<![\w.])/ro" + r"ot\b",
+            r"(?<![\w./])/ro" + r"ot\b",
             r"\.lib" + r"rary/",
             r"sub" + r"agents?\b",
             r"pypi" + r"\.org",
