@@ -26,23 +26,20 @@ from prompts import Pair, checklist, gptcache
 
 from edgecloud.router.acceptance import chance
 from edgecloud.router.facts import Facts
-from edgecloud.router.filter import filter
 from edgecloud.router.learned import load_shipped
 from edgecloud.router.learning.features import LENGTH
 from edgecloud.router.learning.heads import Chances, fit_heads
 from edgecloud.router.learning.measures import apgr, auc, cpt, ece
 from edgecloud.router.learning.rows import Rows
-from edgecloud.router.money import Price
-from edgecloud.router.rank import rank
 from edgecloud.router.structure import gist, measure
-from edgecloud.router.world import EngineView, World
-from edgecloud.settings import Settings
+from edgecloud.router.world import EngineView
 from edgecloud.types import Capabilities
 
 ROUTELLM = ("mixtral-8x7b-instruct", "gpt-4-1106-preview")
 LLMROUTER = ("gemma-2-9b-it", "llama-3.1-nemotron-51b-instruct")
 SEEDS = range(5)
 FOLDS = 5
+SHARES = (0.05, 0.2, 0.5, 0.8, 0.95)
 CASCADE = Path(__file__).parent / "data" / "routing" / "cascade.csv.gz"
 Scores = NDArray[np.float64]
 
@@ -158,36 +155,37 @@ def far() -> None:
 
 
 def flips() -> None:
-    """How often a paraphrase goes elsewhere, by the decision that requests get."""
-    print("\nRoute flips on paraphrases (local 8B, hosted GPT-4, balanced)")
+    """How often a paraphrase goes elsewhere, wherever the price of the strong model draws the line."""
+    print("\nRoute flips on paraphrases, by the share of prompts that go to the strong model")
     sets: dict[str, list[Pair]] = {
         "GPTCache pairs": gptcache()[:400],
         "CheckList, may hit": [pair for pair in checklist() if pair.same][:400],
     }
-    quality, settings = load_shipped(), Settings()
+    quality = load_shipped()
     local = EngineView("local", "local", True, "llama-3.1-8b-instruct", Capabilities(context=8192))
-    cloud = EngineView(
-        "cloud",
-        "hosted",
-        False,
-        "gpt-4-1106-preview",
-        Capabilities(context=128_000),
-        price=Price(10.0, 5.0, 30.0),
+    cloud = EngineView("cloud", "hosted", False, "gpt-4-1106-preview", Capabilities(context=128_000))
+    print(
+        f"  {'set':<28} {'pairs':>6} " + " ".join(f"{share:>7.0%}" for share in SHARES) + "   mean |change|"
     )
-    world = World(1_800_000_000.0, (local, cloud))
     for name, pairs in sets.items():
         texts = list(dict.fromkeys(text for pair in pairs for text in pair[:2]))
         vectors, fingerprint = asyncio.run(embed([gist(text) for text in texts]))
-        goes = {}
+        gain = {}
         for text, vector in zip(texts, vectors, strict=True):
             facts = Facts(
                 "flip", 50, structure=measure(text), vector=tuple(vector.tolist()), fingerprint=fingerprint
             )
-            goes[text] = rank(facts, filter(facts, world, settings), world, quality, settings).chosen.engine
-        flipped = np.mean([goes[pair.one] != goes[pair.other] for pair in pairs])
-        away = np.mean([engine == "cloud" for engine in goes.values()])
+            found = quality.predict(facts, [local, cloud])
+            gain[text] = found["cloud"].mean - found["local"].mean
+        one, other = (np.array([gain[pair[side]] for pair in pairs]) for side in (0, 1))
+        flipped = []
+        for share in SHARES:
+            least = np.quantile(list(gain.values()), 1 - share)
+            flipped.append(np.mean((one > least) != (other > least)))
         print(
-            f"  {name:<28} {flipped:6.1%} of {len(pairs)} pairs flip; {away:.0%} of prompts go to the cloud"
+            f"  {name:<28} {len(pairs):>6} "
+            + " ".join(f"{each:7.1%}" for each in flipped)
+            + f"   {np.abs(one - other).mean():.3f}"
         )
 
 

@@ -128,18 +128,20 @@ class Heads:
         asked = keys.tobytes() if len(keys) == 1 else b""
         if asked and self._last[0] == asked:
             return self._last[1]
-        similar: Floats = keys @ self._keys.T
+        similar: Floats = np.matmul(keys, self._keys.T)
         if asked:
             self._last = asked, similar
         return similar
 
     def scaled(self, features: Floats) -> Floats:
         """Features as the heads weigh them: in spreads from the mean of the rows, outliers cut."""
-        return np.clip((features - self._center) / self._spread, -3, 3).astype(np.float32)
+        cut: Floats = np.clip((features - self._center) / self._spread, -3, 3).astype(np.float32)
+        return cut
 
     @staticmethod
     def _key(vectors: Floats, scaled: Floats) -> Floats:
-        return unit(np.hstack([vectors, FEATURE_SHARE * scaled]).astype(np.float32))
+        key: Floats = np.hstack([vectors, FEATURE_SHARE * scaled]).astype(np.float32)
+        return unit(key)
 
 
 def fit_heads(rows: Rows, seed: int = 0) -> Heads:

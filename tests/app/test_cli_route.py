@@ -58,6 +58,7 @@ def give_verdicts(home: Path, number: int, *, pattern: bool) -> Outcomes:
     return outcomes
 
 
+# cases: R44
 def test_what_is_proven_better_is_installed_and_undone(home: Path) -> None:
     outcomes = give_verdicts(home, 300, pattern=True)
 
