@@ -16,9 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from edgecloud.cache.prefix import PrefixStore
+from edgecloud.cache.prefix_key import StateKind
 from edgecloud.local_engine.host import ModelHost
 from edgecloud.local_engine.saved import SavedPrefixes
 from edgecloud.models import resolve
@@ -60,6 +63,27 @@ async def turn(file: Path, text: str, threads: int) -> dict[str, float | str]:
     }
 
 
+def print_disk(folder: Path, num_tokens: int = 2000, num_bytes: int = 46_000_000) -> None:
+    """What the disk's part is: as many random bytes as the starter has for so many tokens."""
+    kind, tokens = StateKind("random", "0" * 32, "bench", "f16"), list(range(num_tokens))
+    state = bytearray(os.urandom(num_bytes))
+    store = PrefixStore(folder / "disk.db", limit_bytes=LIMIT_BYTES)
+
+    def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+        began = time.perf_counter()
+        return work(), time.perf_counter() - began
+
+    _, save_s = timed(lambda: store.save(kind, tokens, state, "chat-bench"))
+    match, find_s = timed(lambda: store.find(kind, tokens))
+    _, read_s = timed(lambda: store.read(kind, match.number))
+    _, delete_s = timed(lambda: store.delete_chats(["chat-bench"]))
+    store.close()
+    print(
+        f"\n{num_bytes / 1e6:.0f} MB: saved in {save_s:.2f} s, found in {1000 * find_s:.1f} ms, read and "
+        f"checked in {read_s:.2f} s, deleted without trace in {delete_s:.2f} s"
+    )
+
+
 def in_a_process(file: Path, text: str, threads: int) -> dict[str, float | str]:
     arguments = [sys.executable, __file__, "--turn", str(file), "--threads", str(threads)]
     done = subprocess.run(arguments, input=text.encode(), stdout=subprocess.PIPE, check=True)
@@ -93,6 +117,7 @@ def main() -> None:
             warm.append(in_a_process(file, question, options.threads))
             cold.append(in_a_process(Path(folder) / f"{number}-cold.db", question, options.threads))
             assert warm[-1]["answer"] == cold[-1]["answer"], (warm[-1], cold[-1])
+        print_disk(Path(folder))
 
     def median(runs: list[dict[str, float | str]], key: str) -> float:
         return statistics.median(float(run[key]) for run in runs)
