@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from edgecloud.errors import EdgeCloudError
@@ -10,6 +11,8 @@ from edgecloud.types import ChatRequest, Message, ModelCard
 from .ports import Gateway
 from .session import Route, Session
 from .state.preview import Preview, of_story, preview
+
+log = logging.getLogger(__name__)
 
 
 class Foresight:
@@ -44,6 +47,9 @@ class Foresight:
             self._told = of_story(story, _length(session, typed))
         except EdgeCloudError as error:
             self._told = Preview(error.message, False, 0)
+        except Exception:
+            # A line that says less must not end a chat.
+            log.exception("the router's word on a draft was not understood")
 
 
 def _length(session: Session, typed: str) -> int:

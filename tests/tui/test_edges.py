@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,10 @@ from edgecloud.app.tui.state import frame
 from edgecloud.app.tui.state.preferences import Preferences
 from edgecloud.app.tui.state.preview import Preview, of_story
 from edgecloud.errors import BadRequest, NoPermittedRoute
+from edgecloud.router.decision import Candidate, Decision, Estimate
+from edgecloud.router.facts import Spread
 from edgecloud.settings import Settings
+from edgecloud.wire.native import dump_record
 
 from .chatting import make_gateway, make_store
 
@@ -93,23 +97,42 @@ def test_no_draft_is_no_file_and_no_folder_is_no_failure(tmp_path: Path) -> None
 
 # ---------------------------------------------------------------------------------------------- the router
 
-STORY = {
-    "decision": {
-        "reason": "the better answer",
-        "currency": "USD",
-        "candidates": [
-            {"engine": "gpu-box", "local": False, "cost": 0.004, "total_s": {"p50": 0.9, "p90": 2.0}}
-        ],
-    },
-    "sentences": [],
-}
+CANDIDATE = Candidate(
+    "gpu-box",
+    local=False,
+    p_ok=Estimate(0.8, 0.7, 0.9, "prior"),
+    gain=0.2,
+    cost=0.004,
+    worst_cost=0.01,
+    first_token_s=Spread(0.2, 0.4),
+    total_s=Spread(0.9, 2.0),
+    switch_cost=0.0,
+    utility=1.0,
+)
+DECISION = Decision("req-1", 0.0, "balanced", (CANDIDATE,), "the better answer")
 
 
 def test_what_the_router_would_do_is_one_line() -> None:
-    told = of_story(STORY, 400)
+    told = of_story({"decision": dump_record(DECISION), "sentences": []}, 400)
 
     assert told.line() == "gpu-box on a pool, the better answer · about 100 tokens · about 900 ms · $0.0040"
     assert not told.is_local
+
+
+async def test_a_word_of_the_router_that_makes_no_sense_costs_nobody_the_chat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = make_gateway(tmp_path)
+
+    async def explain(request: object) -> dict[str, object]:
+        return {"decision": dump_record(replace(DECISION, candidates=()))}
+
+    monkeypatch.setattr(gateway, "explain", explain)
+    session, foresight = Session(gateway, make_store(tmp_path)), Foresight(gateway)
+    before = foresight.preview(session, HERE, "hi")
+    await foresight.ask(session, HERE, "hi")
+    assert foresight.preview(session, HERE, "hi") == before
+    await gateway.aclose()
 
 
 async def test_a_refusal_is_foreseen_and_forgotten_when_something_changes(

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgecloud.types import ModelCard
+from edgecloud.wire.native import load_record
 
+from ....router.decision import Decision
 from .receipt import money, seconds
 
 CHARACTERS_PER_TOKEN = 4
@@ -49,15 +51,15 @@ def preview(model: str, cards: Sequence[ModelCard], num_characters: int, *, cach
 
 def of_story(story: Mapping[str, Any], num_characters: int) -> Preview:
     """What the router would decide, as `explain` tells it."""
-    decision = story["decision"]
-    first = decision["candidates"][0]
-    place = "on this machine" if first["local"] else "on a pool"
+    decision = load_record(Decision, story["decision"])
+    first = decision.candidates[0]
+    place = "on this machine" if first.local else "on a pool"
     return Preview(
-        f"{first['engine']} {place}, {decision['reason']}",
-        bool(first["local"]),
+        f"{first.engine} {place}, {decision.reason}",
+        first.local,
         num_characters // CHARACTERS_PER_TOKEN,
-        price=money(first["cost"], decision["currency"]),
-        wait=f"about {seconds(first['total_s']['p50'])}",
+        price=money(first.cost, decision.currency),
+        wait=f"about {seconds(first.total_s.p50)}",
     )
 
 
