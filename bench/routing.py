@@ -25,15 +25,12 @@ from numpy.typing import NDArray
 from prompts import Pair, checklist, gptcache
 
 from edgecloud.router.acceptance import chance
-from edgecloud.router.facts import Facts
 from edgecloud.router.learned import load_shipped
-from edgecloud.router.learning.features import LENGTH
+from edgecloud.router.learning.features import LENGTH, features
 from edgecloud.router.learning.heads import Chances, fit_heads
 from edgecloud.router.learning.measures import apgr, auc, cpt, ece
 from edgecloud.router.learning.rows import Rows
 from edgecloud.router.structure import gist, measure
-from edgecloud.router.world import EngineView
-from edgecloud.types import Capabilities
 
 ROUTELLM = ("mixtral-8x7b-instruct", "gpt-4-1106-preview")
 LLMROUTER = ("gemma-2-9b-it", "llama-3.1-nemotron-51b-instruct")
@@ -155,38 +152,34 @@ def far() -> None:
 
 
 def flips() -> None:
-    """How often a paraphrase goes elsewhere, wherever the price of the strong model draws the line."""
+    """How often a paraphrase goes elsewhere, wherever the price of the strong model draws the line: by the
+    share of mixed traffic that goes to it, and by the share of the set itself, which is the hardest line.
+    """
     print("\nRoute flips on paraphrases, by the share of prompts that go to the strong model")
     sets: dict[str, list[Pair]] = {
         "GPTCache pairs": gptcache()[:400],
         "CheckList, may hit": [pair for pair in checklist() if pair.same][:400],
     }
-    quality = load_shipped()
-    local = EngineView("local", "local", True, "llama-3.1-8b-instruct", Capabilities(context=8192))
-    cloud = EngineView("cloud", "hosted", False, "gpt-4-1106-preview", Capabilities(context=128_000))
-    print(
-        f"  {'set':<28} {'pairs':>6} " + " ".join(f"{share:>7.0%}" for share in SHARES) + "   mean |change|"
-    )
+    heads = load_shipped().heads
+    columns = [heads.models.index("llama-3.1-8b-instruct"), heads.models.index(ROUTELLM[1])]
+
+    def gains(vectors: NDArray[np.float32], structure: NDArray[np.float32]) -> Scores:
+        p_ok = heads.predict(vectors, structure).p_ok
+        return p_ok[:, columns[1]] - p_ok[:, columns[0]]
+
+    some = np.random.default_rng(0).permutation(len(heads.rows))[:2000]
+    traffic = gains(heads.rows.vectors[some], heads.rows.features[some])
+    print(f"  {'set':<34} " + " ".join(f"{share:>6.0%}" for share in SHARES) + "  mean |change|")
     for name, pairs in sets.items():
         texts = list(dict.fromkeys(text for pair in pairs for text in pair[:2]))
-        vectors, fingerprint = asyncio.run(embed([gist(text) for text in texts]))
-        gain = {}
-        for text, vector in zip(texts, vectors, strict=True):
-            facts = Facts(
-                "flip", 50, structure=measure(text), vector=tuple(vector.tolist()), fingerprint=fingerprint
-            )
-            found = quality.predict(facts, [local, cloud])
-            gain[text] = found["cloud"].mean - found["local"].mean
+        vectors, _ = asyncio.run(embed([gist(text) for text in texts]))
+        structure = np.stack([features(measure(text)) for text in texts])
+        gain = dict(zip(texts, gains(vectors, structure).tolist(), strict=True))
         one, other = (np.array([gain[pair[side]] for pair in pairs]) for side in (0, 1))
-        flipped = []
-        for share in SHARES:
-            least = np.quantile(list(gain.values()), 1 - share)
-            flipped.append(np.mean((one > least) != (other > least)))
-        print(
-            f"  {name:<28} {len(pairs):>6} "
-            + " ".join(f"{each:7.1%}" for each in flipped)
-            + f"   {np.abs(one - other).mean():.3f}"
-        )
+        for whose, all_gains in (("mixed traffic", traffic), ("the set", np.array(list(gain.values())))):
+            lines = [np.quantile(all_gains, 1 - share) for share in SHARES]
+            flipped = " ".join(f"{np.mean((one > line) != (other > line)):6.1%}" for line in lines)
+            print(f"  {name + ', of ' + whose:<34} {flipped}  {np.abs(one - other).mean():.3f}")
 
 
 def cascade() -> None:
