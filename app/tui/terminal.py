@@ -49,6 +49,7 @@ class Terminal:
         self._attributes: list[Any] | None = None
         self._before = sys.__stderr__
         self._drawn: Any = None
+        self._is_drawn_on = False
 
     def __enter__(self) -> Terminal:
         with contextlib.suppress(termios.error):
@@ -62,7 +63,7 @@ class Terminal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
+        if kind is not None and self._is_drawn_on:
             self.restore()
         sys.__stderr__ = self._before  # type: ignore[misc]
         with contextlib.suppress(OSError, ValueError):
@@ -79,6 +80,7 @@ class Terminal:
     @contextlib.contextmanager
     def signals(self, leave: Callable[[int], None]) -> Iterator[None]:
         """The first signal calls `leave` with the exit code; a second one, or lost patience, is final."""
+        self._is_drawn_on = True
         loop = asyncio.get_running_loop()
         received: list[int] = []
 

@@ -14,6 +14,8 @@ import pytest
 from textual import events
 from textual.widgets import Input, OptionList, Static
 
+from edgecloud.app.tui.app import EdgeCloudApp
+from edgecloud.app.tui.ports import Store
 from edgecloud.app.tui.render.lines import Line
 from edgecloud.app.tui.screens.compare import CompareScreen
 from edgecloud.app.tui.screens.dialogs import Reader
@@ -31,7 +33,7 @@ from edgecloud.settings import BudgetSettings, ChatSettings, PoolEntry, Settings
 from edgecloud.types import CacheInfo
 from tests.support.fake_engine import FakeEngine
 
-from .chatting import Driven, driven, make_app, until, words
+from .chatting import Driven, driven, make_app, make_gateway, until, words
 
 ROOT = Path(__file__).parents[2]
 
@@ -773,3 +775,20 @@ async def test_a_reroute_is_a_seam_under_the_answer(tmp_path: Path) -> None:
         await user.pilot.pause()
 
         assert "⚡ gpu-box is away, local answers." in user.screen_text()
+
+
+async def test_with_history_off_one_chats_all_the_same_and_nothing_is_kept(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    app = EdgeCloudApp(make_gateway(tmp_path, engine), Store(None), Settings(), preferences=Preferences())
+    async with driven(app, size=(120, 36)) as user:
+        await user.ask("one")
+        await user.ask("two")
+        await user.do("/regenerate")
+        await user.do("/rename x")
+        await user.do("/search one")
+
+        assert "History is off" in user.toasts()[-1]
+        assert "‹ 2 of 2 ›" in user.screen_text()
+        assert [request.journal for request in engine.requests] == [False] * 3
+        assert len(engine.requests[-1].messages) == 3
+    assert not (tmp_path / "edgecloud.db").exists()

@@ -173,6 +173,14 @@ def test_without_a_terminal_it_says_what_to_use(tmp_path: Path) -> None:
     assert done.stdout == b""
 
 
+def test_a_chat_that_is_not_there_is_one_line_on_an_untouched_screen(tmp_path: Path) -> None:
+    chat = Terminal(tmp_path, "chat", "--chat", "abcd")
+
+    assert chat.wait() == 2
+    assert b"\x1b" not in chat.seen
+    assert b"edgecloud: There is no chat 'abcd'" in chat.seen
+
+
 @pytest.mark.slow
 def test_alone_on_a_terminal_it_is_the_chat(tmp_path: Path) -> None:
     with terminal(tmp_path) as chat:
