@@ -101,6 +101,7 @@ class PlainChat:
         try:
             return await asyncio.to_thread(self.read, prompt)
         except EOFError:
+            self.say("\n")  # what comes next begins on a line of its own
             return None
 
     async def _answer(self) -> None:
