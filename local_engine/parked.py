@@ -70,10 +70,11 @@ class ParkedPrefixes:
         return best, longest
 
     def touch(self, parked: Parked) -> None:
-        """Mark as just used."""
+        """Mark as just used. It may have been let go a moment ago, to make room for what made room for it."""
         parked.num_uses += 1
-        self._entries.remove(parked)
-        self._entries.append(parked)
+        if parked in self._entries:
+            self._entries.remove(parked)
+            self._entries.append(parked)
 
     def _drop(self, parked: Parked) -> None:
         self._entries.remove(parked)

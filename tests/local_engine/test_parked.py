@@ -50,6 +50,15 @@ def test_the_least_recently_used_goes_when_the_budget_is_spent() -> None:
     assert not parked.has_room(21)
 
 
+def test_what_was_let_go_meanwhile_can_still_be_used() -> None:
+    parked = ParkedPrefixes(20)
+    first = Parked([1, 0], state(15))
+    parked.add(first)
+    assert parked.add(Parked([2, 0], state(15))) == [first]
+    parked.touch(first)
+    assert (len(parked), parked.num_bytes, first.num_uses) == (1, 15, 1)
+
+
 def parked_in(batcher: Batcher) -> ParkedPrefixes:
     return batcher._kv._parked
 
