@@ -12,7 +12,7 @@ import dataclasses
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -67,16 +67,18 @@ class Lessons:
         self._outcomes: Outcomes | None = None
         self._shipped: Quality | None = None
         self._quality: Quality | None = None
+        self._stamp: tuple[Any, ...] = ()
         self._answers: OrderedDict[str, Answered] = OrderedDict()
         self._last: OrderedDict[str, str] = OrderedDict()
         self._asides: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
 
     async def quality(self) -> Quality:
-        """What estimates now: outcomes with the user's verdicts, or the prior where they can't be read."""
+        """What estimates now: outcomes with the user's verdicts, or the prior where they can't be read.
+        Another process may have added verdicts, deleted a chat, or trained.
+        """
         async with self._lock:
-            if self._quality is None:
-                self._quality = await asyncio.to_thread(self._make)
+            self._quality = await asyncio.to_thread(self._current)
         return self._quality
 
     async def vector(self, text: str) -> Vector | None:
@@ -121,10 +123,8 @@ class Lessons:
             raise NotFound(f"There is no answer {request_id[:80]!r} to have a verdict on.")
         if verdict == "none":
             await asyncio.to_thread(lambda: self._store().withdraw(request_id))
-            self._quality = None
         elif answer is not None:
             await asyncio.to_thread(lambda: self._store().record(answer, verdict))
-            self._quality = None
 
     async def recall(
         self, request_id: str, chat_id: str, messages: tuple[Message, ...], view: EngineView
@@ -141,14 +141,6 @@ class Lessons:
     def remembers(self, request_id: str) -> bool:
         return request_id in self._answers
 
-    async def delete_chats(self, chat_ids: tuple[str, ...]) -> None:
-        """Forget the verdicts of chats. Raises `StorageError`."""
-        for request_id in [key for key, each in self._answers.items() if each.chat_id in chat_ids]:
-            del self._answers[request_id]
-        if self._open_outcomes is not None:
-            await asyncio.to_thread(lambda: self._store().delete_chats(chat_ids))
-            self._quality = None
-
     async def aclose(self) -> None:
         """Write what is being written, and close the file."""
         await asyncio.gather(*self._asides, return_exceptions=True)
@@ -157,26 +149,30 @@ class Lessons:
 
     # ------------------------------------------------------------------------------------------------- inside
 
-    def _make(self) -> Quality:
+    def _current(self) -> Quality:
         if self._shipped is None:
             try:
                 self._shipped = self._load()
             except EdgeCloudError as error:
                 log.warning("%s", error.message)
                 self._shipped = PriorQuality()
-        quality = self._shipped
-        if self._open_outcomes is None or not isinstance(quality, LearnedQuality):
-            return quality
+        shipped = self._shipped
+        if self._open_outcomes is None or not isinstance(shipped, LearnedQuality):
+            return shipped
         try:
             store = self._store()
-            return dataclasses.replace(
-                quality,
-                evidence=store.evidence(quality.fingerprint),
-                corrections=store.corrections(quality.fingerprint),
-            )
+            stamp = store.stamp()
+            if self._quality is None or stamp != self._stamp:
+                self._stamp = stamp
+                return dataclasses.replace(
+                    shipped,
+                    evidence=store.evidence(shipped.fingerprint),
+                    corrections=store.corrections(shipped.fingerprint),
+                )
+            return self._quality
         except StorageError as error:
             log.warning("verdicts are not used: %s", error.message)
-            return quality
+            return self._quality or shipped
 
     def _store(self) -> Outcomes:
         if self._outcomes is None:
@@ -195,7 +191,6 @@ class Lessons:
             await asyncio.to_thread(lambda: self._store().record(answer, verdict))
         except StorageError as error:
             log.warning("a verdict is not kept: %s", error.message)
-        self._quality = None
 
 
 def _answered(facts: Facts, view: EngineView, chat_id: str | None) -> Answered:

@@ -165,6 +165,14 @@ class Outcomes:
         with self._reading() as connection:
             return dict(connection.execute("SELECT verdict, count(*) FROM outcomes GROUP BY 1 ORDER BY 1"))
 
+    def stamp(self) -> tuple[Any, ...]:
+        """Changes whenever verdicts or the installed version do, whoever changed them."""
+        with self._reading() as connection:
+            verdicts = connection.execute(
+                "SELECT count(*), max(number), max(created) FROM outcomes"
+            ).fetchone()
+            return (*verdicts, self._installed(connection))
+
     def evidence(self, fingerprint: str) -> Evidence:
         """All verdicts with vectors of this embedder, the oldest first."""
         with self._reading() as connection:

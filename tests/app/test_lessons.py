@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgecloud.app.embedding import OnceEmbedder, once
@@ -163,17 +164,31 @@ async def test_a_verdict_is_taken_back(house: House) -> None:
     assert house.verdicts() == {}
 
 
-async def test_a_deleted_chat_takes_its_verdicts_along(house: House) -> None:
-    finish = await house.ask("an easy one")
+async def test_what_another_process_deletes_is_not_used_any_more(house: House) -> None:
+    before = await house.local_chance("an easy one")
+    finish = await house.ask("an easy one", mode="local")
     await house.gateway.feedback(finish.receipt.id, "down")
+    assert await house.local_chance("an easy one") < before - 0.05
     assert finish.chat_id is not None
-    assert house.gateway.lessons is not None
 
-    await house.gateway.lessons.delete_chats((finish.chat_id,))
+    Outcomes(house.path).delete_chats([finish.chat_id])
 
-    assert house.verdicts() == {}
-    with pytest.raises(NotFound):
-        await house.gateway.lessons.verdict(finish.receipt.id, "down")
+    assert await house.local_chance("an easy one") == pytest.approx(before)
+
+
+async def test_a_version_that_another_process_installs_is_used_at_once(house: House) -> None:
+    before = await house.local_chance("an easy one")
+    quality = make_quality()
+    weights = np.append(
+        np.zeros(quality.heads.rows.vectors.shape[1] + quality.heads.rows.features.shape[1]), -2.0
+    )
+
+    number = Outcomes(house.path).install({("small-8b", "small-8b"): weights}, FINGERPRINT, {})
+
+    assert await house.local_chance("an easy one") < before - 0.05
+    Outcomes(house.path).undo()
+    assert number == 1
+    assert await house.local_chance("an easy one") == pytest.approx(before)
 
 
 async def test_a_verdict_on_nothing_or_of_no_kind_is_refused(house: House) -> None:
