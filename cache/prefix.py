@@ -262,6 +262,8 @@ class PrefixStore:
             self._inode = self._path.stat().st_ino
             with transaction(self._connection) as connection:
                 rows.remove(connection, rows.abandoned(connection))
+            # Of what was deleted while somebody read, old pages may still be in the log.
+            truncate_wal(self._connection, patience_s=0.0)
 
     @property
     def _seal(self) -> Seal:
