@@ -21,7 +21,7 @@ from edgecloud.types import (
 )
 
 from .faults import fault_of
-from .run import Tried
+from .run import Tried, num_tokens
 from .upstreams import Turn, Upstream
 
 
@@ -113,12 +113,9 @@ class Attempt:
                 self._prompt_tokens = event.prompt_tokens
             case Done():
                 self._done = event
-            case TextDelta() | ReasoningDelta():
+            case TextDelta() | ReasoningDelta() | ToolCallDelta():
                 self._begin()
-                self._counted += event.num_tokens
-            case ToolCallDelta():
-                self._begin()
-                self._counted += 1
+                self._counted += num_tokens(event)
 
     def _begin(self) -> None:
         if self._begun_s is None:

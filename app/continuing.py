@@ -5,18 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from edgecloud.errors import EdgeCloudError
-from edgecloud.types import (
-    ChatRequest,
-    Done,
-    EngineEvent,
-    Message,
-    ReasoningDelta,
-    Start,
-    TextDelta,
-    ToolCallDelta,
-    Usage,
-)
+from edgecloud.types import ChatRequest, Done, EngineEvent, Message, Start, TextDelta, ToolCallDelta, Usage
 
+from .run import num_tokens
 from .upstreams import Upstream
 
 
@@ -34,14 +25,12 @@ class Said:
 
     def see(self, event: EngineEvent) -> EngineEvent:
         """Note an event; returns it as the caller is to see it, its usage with that of the earlier parts."""
+        self._num_tokens += num_tokens(event)
         match event:
             case Start():
                 self._prompt_tokens = event.prompt_tokens
             case TextDelta():
                 self._text.append(event.text)
-                self._num_tokens += event.num_tokens
-            case ReasoningDelta():
-                self._num_tokens += event.num_tokens
             case ToolCallDelta():
                 self._num_calls += 1
             case Done():

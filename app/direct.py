@@ -56,4 +56,5 @@ async def ask_alone(engine: Engine, run: Run) -> AsyncGenerator[EngineEvent, Non
         raise
     finally:
         seconds = time.monotonic() - began
-        run.tried.append(Tried(engine.name, "", started, seconds, outcome, run.usage))
+        at_least = not done and run.start is not None
+        run.tried.append(Tried(engine.name, "", started, seconds, outcome, run.usage, at_least=at_least))

@@ -16,9 +16,12 @@ from edgecloud.types import (
     EngineEvent,
     Mode,
     Notice,
+    ReasoningDelta,
     Receipt,
     Start,
+    TextDelta,
     Timings,
+    ToolCallDelta,
     Usage,
 )
 
@@ -27,6 +30,19 @@ if TYPE_CHECKING:
     from ..router.decision import Decision
 
 _NANO = 1e9
+
+
+def num_tokens(event: EngineEvent) -> int:
+    """Tokens of an answer that came with one event: what is counted of an answer that was stopped, since only
+    `Done` says it better. A piece of a tool call does not tell how many it was; it is taken for one.
+    """
+    match event:
+        case TextDelta() | ReasoningDelta():
+            return event.num_tokens
+        case ToolCallDelta():
+            return 1
+        case _:
+            return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +127,16 @@ class Run:
             case _:
                 if self.first_delta_s is None:
                     self.first_delta_s = time.monotonic() - self.began
+                self._count(event)
+
+    def _count(self, event: EngineEvent) -> None:
+        """Keep the usage at what was seen until the engine says what it was."""
+        number = num_tokens(event)
+        self.usage = replace(
+            self.usage,
+            completion_tokens=self.usage.completion_tokens + number,
+            reasoning_tokens=self.usage.reasoning_tokens + number * isinstance(event, ReasoningDelta),
+        )
 
     def ended(self, outcome: str) -> None:
         """Name what ended the request, where the engine that was at it only saw that it was cut off."""

@@ -121,6 +121,9 @@ async def test_a_closed_stream_cancels_the_engine_and_keeps_the_partial(
     assert engine.cancelled == ["decode"]
     answer = read.show(read.list()[0].id).conversation[-1]
     assert (answer.message.content, answer.status) == ("Hello,", "interrupted")
+    receipt = read.decision(answer.receipt_id or "")
+    assert receipt is not None
+    assert (receipt["prompt_tokens"], receipt["completion_tokens"]) == (2, 2)
 
 
 async def test_a_cancelled_task_keeps_the_partial(database: Path, read: History) -> None:
