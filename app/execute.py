@@ -48,7 +48,9 @@ class Execution:
         self._settings = settings
         self._hedges = hedges
         self._draft = draft
-        self._notices: list[str] = []  # why it is not the first choice that answers
+        self._first, self._reason = candidates.upstreams[0].name, run.reason
+        self._passed: list[str] = []  # why it is not the first choice that answers
+        self._notices: list[str] = []  # what of that the caller has not been told yet
 
     async def events(self) -> AsyncGenerator[EngineEvent, None]:
         """The answer's events. Raises one `EdgeCloudError` when nobody could give it."""
@@ -108,26 +110,46 @@ class Execution:
                 await self._candidates.wait_for_return(self._settings.wait_s if left_s is None else left_s)
                 continue
             upstream = opening.attempt.upstream
+            self._account_for(upstream)
             try:
                 if self._draft is not None and self._draft.is_by(upstream):
                     draft, self._draft = self._draft, None
                     if await draft.is_accepted(opening):
                         return opening
                     self._candidates.postpone(upstream)
-                    self._notices.append(draft.complaint)
+                    self._pass_over(draft.complaint)
                     continue
                 opened = await self._begun(opening, request)
             except EdgeCloudError as error:
                 self._candidates.give_up(upstream, error)
                 if not fault_of(error).elsewhere:
                     raise
-                self._notices.append(error.message)
+                self._pass_over(error.message)
                 continue
             if opened is not None:
+                if opened is not opening:
+                    self._passed.append(f"{upstream.name} was slower to begin.")
+                    self._account_for(opened.attempt.upstream)
                 return opened
             late = f"{upstream.name} did not begin to answer in time."
             self._candidates.give_up(upstream, UpstreamError(late))
-            self._notices.append(late)
+            self._pass_over(late)
+
+    def _pass_over(self, why: str) -> None:
+        self._passed.append(why)
+        self._notices.append(why)
+
+    def _account_for(self, upstream: Upstream) -> None:
+        """Let the receipt's reason be that of the one who is asked now: the first choice's speaks for that
+        one alone. Who goes on with an answer does not change who began it.
+        """
+        if self._run.start is not None:
+            return
+        if upstream.name == self._first:
+            self._run.reason = self._reason
+            return
+        why = " ".join(dict.fromkeys(self._passed)) or f"{self._first} could not be asked."
+        self._run.reason = f"next in line: {why.removesuffix('.')}"
 
     async def _begun(self, opening: Opening, request: ChatRequest) -> Opening | None:
         """The attempt, or a rival of it, once it has begun to answer; None if neither did in time."""
@@ -153,6 +175,7 @@ class Execution:
             try:
                 return await self._attempt(upstream, turn, request)
             except BudgetExceeded as error:
+                self._passed.append(f"{upstream.name} is not paid for by the budget.")
                 self._candidates.unaffordable(upstream, error)
         return None
 

@@ -62,6 +62,15 @@ async def test_the_first_choice_answers_and_nobody_else_is_asked() -> None:
     assert other.requests == []
 
 
+async def test_the_reason_is_that_of_the_one_who_answers() -> None:
+    first = await Executed(ask(), make_upstream(good()), make_upstream(good("other"))).go()
+    assert first.run.reason == "the default model"
+    second = await Executed(ask(), make_upstream(broken()), make_upstream(good())).go()
+    assert second.run.reason == "next in line: The upstream fell over"
+    again = await Executed(ask(), make_upstream(broken(), good("broken")), make_upstream(good())).go()
+    assert (again.outcomes[-1], again.run.reason) == (("broken", "ok"), "the default model")
+
+
 # cases: R1 R2
 @pytest.mark.parametrize("fail_at", [None, 0])
 async def test_a_failure_before_the_first_token_is_one_clean_stream_of_the_next(fail_at: int | None) -> None:
@@ -219,6 +228,7 @@ async def test_a_caller_that_leaves_cancels_the_work_and_pays_for_what_was_done(
     assert executed.outcomes == [("big", "interrupted")]
     (tried,) = executed.run.tried
     assert (tried.usage, tried.at_least) == (Usage(2, hang_at), True)
+    assert executed.run.receipt().completion_tokens == hang_at
     assert executed.outstanding == 0
 
 
@@ -257,6 +267,7 @@ async def test_another_engine_goes_on_with_the_partial_where_that_is_allowed() -
     last = done.events[-1]
     assert isinstance(last, Done)
     assert last.usage == Usage(prompt_tokens=3, completion_tokens=4)
+    assert done.run.reason == "the default model", "who goes on does not change who began"
 
 
 @pytest.mark.parametrize("fields", [{"n": 2}, {"max_tokens": 2}])
@@ -318,6 +329,7 @@ async def test_of_a_draft_that_is_not_kept_no_byte_is_shown() -> None:
     ).go()
     assert (done.text, done.notices()) == ("Hello, world!", ["rerouted"])
     assert done.outcomes == [("local", "rejected"), ("good", "ok")]
+    assert done.run.reason.startswith("next in line: The draft by local was not sure enough")
     assert local.cancelled == ["decode"]
 
 
@@ -355,6 +367,7 @@ async def test_a_late_first_token_is_asked_for_elsewhere_and_both_are_in_the_boo
     assert sorted(done.outcomes) == [("good", "ok"), ("slow", "outrun")]
     loser = next(tried for tried in done.run.tried if tried.engine == "slow")
     assert loser.at_least
+    assert done.run.reason == "next in line: slow was slower to begin"
     assert (slow.cancelled, done.outstanding) == (["decode"], 0)
 
 
@@ -456,6 +469,7 @@ async def test_an_engine_that_nobody_can_pay_is_passed_over(books: Books) -> Non
         budget=BudgetSettings(per_day=0.5),
     ).go()
     assert (done.text, dear.requests) == ("Hello, world!", [])
+    assert done.run.reason == "next in line: dear is not paid for by the budget"
     with pytest.raises(BudgetExceeded):
         await Executed(
             ask(), make_upstream(dear, price=DEAR), books=books, budget=BudgetSettings(per_day=0.5)

@@ -125,6 +125,7 @@ async def test_receipt_ledger_and_decision_tell_one_story(tmp_path: Path) -> Non
     receipt = finish.receipt
     outcomes = [(each.engine, each.outcome) for each in receipt.attempts]
     assert outcomes == [("big", "upstream_failed"), ("dear", "ok")]
+    assert receipt.reason == "next in line: It is down"
     assert receipt.cost == pytest.approx((4 * 1.0 + 1 * 1000.0) / 1e6)
     notices = [event for event in events if isinstance(event, Notice)]
     assert [notice.kind for notice in notices] == ["rerouted"]
@@ -225,6 +226,8 @@ async def test_a_cancelled_request_settles_what_it_used(tmp_path: Path) -> None:
     line = ledger.receipt(request.id)
     assert (line["outcome"], line["cost"]) == ("interrupted", pytest.approx(2 * 1000 / 1e6))
     assert line["attempts"][0]["at_least"]
+    assert line["receipt"]["completion_tokens"] == line["attempts"][0]["completion_tokens"] == 2
+    assert ledger.recent(1)[0]["completion_tokens"] == 2
     assert money_of(ledger, house) == (2_000_000, 0)
 
 
