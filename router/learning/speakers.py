@@ -1,8 +1,10 @@
 """Which models with known outcomes speak for an engine: itself, or those of its family and size.
 
-    log-odds(engine) = weighted mean over speakers of (log-odds(speaker) + 0.9 log10(size / speaker's size))
+    log-odds(engine) = weighted mean over speakers of (log-odds(speaker) + slope log10(size / speaker's size))
 
-The slope is that of `priors`. A size says little, so whoever is spoken for by others has wide intervals.
+Upwards the slope is that of `priors`. Downwards it is twice as steep: the known models are good at most of
+what they were asked, and below them that is lost quickly. A size says little, so whoever is spoken for by
+others has wide intervals.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ _OWN_TRADE = ("code", "chatqa", "math")
 # Models whose names tell no size, in billions of parameters, as it is widely believed.
 _SIZES = {"gpt-4-1106": 300.0}
 
+_SMALLER = 1.8
+"""Log-odds lost for each decade that an engine is smaller than who speaks for it."""
 _SAME_FAMILY = 2.0
 _REACH = 0.35
 """Speakers of other sizes count e times less for each so many decades of size."""
@@ -64,7 +68,8 @@ def voice_of(engine: EngineView, models: Sequence[str]) -> Voice:
             continue
         ahead = math.log10(size / theirs)
         weight = math.exp(-abs(ahead) / _REACH) * (_SAME_FAMILY if _family(model) == family else 1.0)
-        speakers.append(Speaker(column, weight, SKILL_PER_DECADE * ahead))
+        slope = SKILL_PER_DECADE if ahead > 0 else _SMALLER
+        speakers.append(Speaker(column, weight, slope * ahead))
     said = f"{known:.3g} billion parameters" if known else "an unknown size"
     return Voice(tuple(speakers), _SIZED if known else _UNSIZED, f"models like one of {said}")
 
