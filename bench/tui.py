@@ -76,7 +76,9 @@ class Scripted:
         return []
 
     async def health(self) -> Any:
-        raise NotImplementedError
+        from edgecloud.types import Health
+
+        return Health(ok=True)
 
     async def aclose(self) -> None: ...
 

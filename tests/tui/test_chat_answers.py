@@ -1,0 +1,260 @@
+"""Answers on the screen: streamed, followed, found again, and copied as they were."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual import events
+from textual.widgets import Static
+
+from edgecloud.app.tui.render.lines import Line
+from edgecloud.app.tui.widgets.code import CodeBlock
+from edgecloud.app.tui.widgets.flow import Flow
+from edgecloud.app.tui.widgets.label import Label
+from edgecloud.app.tui.widgets.receipt import ReceiptLine
+from edgecloud.app.tui.widgets.turns import AnswerView, TurnView
+from edgecloud.errors import UpstreamError
+from tests.support.fake_engine import FakeEngine
+
+from .chatting import Driven, driven, make_app, until, words
+
+ROOT = Path(__file__).parents[2]
+
+
+async def test_an_answer_streams_and_ends_with_its_receipt(tmp_path: Path) -> None:
+    engine = FakeEngine(words("# Title\n\nSome **bold** text."), hang_at=3)
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("hi", wait=False)
+        await until(lambda: "Some" in user.screen_text())
+        assert "answers" in user.screen_text()
+
+        await user.pilot.press("escape")
+        await user.settled()
+
+        assert "stopped · Tab, g goes on" in user.screen_text()
+        engine.hang_at = None
+        await user.ask("again")
+        text = user.screen_text()
+        assert "Some bold text." in text
+        assert "fake · free · first word" in text
+
+
+async def test_a_fence_streamed_a_character_at_a_time_survives_a_change_of_theme(tmp_path: Path) -> None:
+    # cases: TA1
+    code = "def f():\n    return 1\n\n\nx = f()"
+    engine = FakeEngine([c.encode() for c in f"```python\n{code}\n```\ndone"])
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("hi")
+        user.app.theme = "textual-light"
+        await user.pilot.pause()
+
+        block = user.chat.query_one(CodeBlock)
+        assert block.code == code
+        assert block.query_one(Flow).text == code
+        assert "return 1" in user.screen_text()
+
+
+async def test_an_error_is_a_sentence_in_the_chat(tmp_path: Path) -> None:
+    engine = FakeEngine(refuse=UpstreamError("[/] The pool is away: try again later."))
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("hi")
+
+        assert "[/] The pool is away: try again later. · Tab, r asks again" in user.screen_text()
+
+
+async def test_markup_in_a_toast_is_text(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        user.chat.say("[/")
+        user.chat.say("/models/[abc]/x.gguf")
+        await user.pilot.pause(0.1)
+
+        assert "/models/[abc]/x.gguf" in user.screen_text()
+
+
+def test_our_label_shows_what_a_plain_one_chokes_on() -> None:
+    with pytest.raises(Exception, match="closing tag"):
+        Static("[/]").visual  # noqa: B018
+    assert str(Label("[/] \x1b[31m").visual) == "[/] ␛[31m"
+
+
+async def test_a_thousand_messages_open_with_few_widgets(tmp_path: Path) -> None:
+    # cases: TA3
+    app = make_app(tmp_path)
+    async with driven(app) as user:
+        await user.ask("hi")
+        messages = list((await app.store.show(user.session.chat_id or "")).messages)
+        long = []
+        for number in range(1000):
+            parent = f"m{number - 1}" if number else None
+            long.append(replace(messages[number % 2], id=f"m{number}", parent_id=parent))
+        chat_id = await app.store.insert("long", long, "m999")
+
+        await user.chat.open(chat_id)
+        await user.settled()
+        before = len(user.chat.query("*"))
+        assert len(user.chat.session.conversation.path) == 1000
+        assert before < 250
+
+        user.chat.transcript.focus()
+        await user.pilot.press("home")
+        await user.settled()
+        assert len(user.chat.query(TurnView)) == 40
+        assert user.chat.transcript.scroll_y > 0, "what was read stays where it was"
+
+
+async def test_the_end_is_followed_unless_somebody_scrolled_up(tmp_path: Path) -> None:
+    engine = FakeEngine(words("\n\n".join(f"paragraph {number}" for number in range(40))))
+    async with driven(make_app(tmp_path, engine), size=(80, 24)) as user:
+        await user.ask("one")
+        transcript = user.chat.transcript
+        assert transcript.is_at_end
+
+        engine.decode_s = 0.05  # long enough to scroll meanwhile, on a busy machine too
+        await user.ask("two", wait=False)
+        await until(lambda: user.session.turn is not None and user.session.turn.num_tokens > 3)
+        await user.pilot.press("pageup")
+        await user.pilot.pause()
+        read = transcript.scroll_y
+        await user.settled()
+        assert transcript.scroll_y == read
+
+        await user.pilot.press("tab", "end")
+        await user.pilot.pause()
+        assert transcript.is_at_end
+
+
+async def test_keys_act_on_the_message_under_the_cursor(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("one")
+        await user.ask("two")
+        user.chat.transcript.focus()
+        await user.pilot.press("up", "up")
+
+        await user.pilot.press("o")
+        await user.settled()
+        receipts = list(user.chat.query(ReceiptLine))
+        assert [receipt.is_open for receipt in receipts] == [True, False]
+
+        await user.pilot.press("r")
+        await user.settled()
+        assert "‹ 2 of 2 ›" in user.screen_text()
+        await user.pilot.press("left")
+        await user.settled()
+        assert "‹ 1 of 2 ›" in user.screen_text()
+        assert [node.message.content for node in user.session.conversation.path if node.role == "user"] == [
+            "one",
+            "two",
+        ]
+
+
+async def test_text_selected_over_wrapped_lines_is_copied_without_their_breaks(tmp_path: Path) -> None:
+    prose = "word " * 60
+    async with driven(make_app(tmp_path, FakeEngine(words(prose))), size=(60, 24)) as user:
+        await user.ask("hi")
+        flow = next(flow for flow in user.chat.query_one(AnswerView).query(Flow) if "word" in flow.text)
+        assert flow.size.height > 3
+
+        from textual.selection import SELECT_ALL
+
+        assert flow.get_selection(SELECT_ALL) == (prose.strip(), "\n")
+
+
+async def test_a_copy_says_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # cases: TE13
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("hi")
+        await user.do("/copy")
+
+        assert user.app.clipboard == "Hello, world!"
+        assert any("to the terminal to copy" in toast for toast in user.toasts())
+
+
+async def test_a_cut_answer_keeps_its_partial_and_goes_on(tmp_path: Path) -> None:
+    # cases: TC1
+    engine = FakeEngine(words("one two three"), fail_at=2, error=UpstreamError("The pool went away."))
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("count")
+        assert "one two" in user.screen_text()
+        assert "The pool went away." in user.screen_text()
+
+        engine.fail_at, engine.script = None, words("three")
+        await user.do("/continue")
+        assert user.session.conversation.path[-1].message.content == "one two three"
+
+
+async def test_three_hundred_messages_lose_and_gain_the_focus_unchanged(
+    tmp_path: Path,
+) -> None:
+    # cases: TA4
+    async with driven(make_app(tmp_path, FakeEngine(words("- a\n- b\n\ntext")))) as user:
+        await user.ask("hi")
+        stored = (await user.app.store.show(user.session.chat_id or "")).messages
+        many = [
+            replace(stored[number % 2], id=f"m{number}", parent_id=f"m{number - 1}" if number else None)
+            for number in range(300)
+        ]
+        await user.chat.open(await user.app.store.insert("many", many, "m299"))
+        await user.settled()
+        laid_out = [flow._laid_out for flow in user.chat.query(Flow)]
+        for _ in range(10):
+            user.app.post_message(events.AppBlur())
+            user.app.post_message(events.AppFocus())
+        await user.settled()
+
+        assert [flow._laid_out for flow in user.chat.query(Flow)] == laid_out
+        assert len(laid_out) < 100
+
+
+def test_no_rule_of_style_touches_every_widget() -> None:
+    # cases: TA7
+    style = (ROOT / "app" / "tui" / "style" / "app.tcss").read_text()
+
+    assert re.findall(r"(?m)^[^/\n{]*\*\s*:[\w-]+[^{\n]*\{", style) == []
+
+
+async def test_a_line_of_a_growing_list_is_wrapped_about_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # cases: TA2
+    wrapped: list[int] = []
+    wrap = Line._rows
+    monkeypatch.setattr(Line, "_rows", lambda line, width: wrapped.append(1) or wrap(line, width))
+    items = [f"- item {number} with words enough to be wrapped once more or twice\n" for number in range(60)]
+    engine = FakeEngine([item.encode() for item in items], decode_s=0.02)
+    async with driven(make_app(tmp_path, engine), size=(60, 24)) as user:
+        await user.ask("hi")
+
+    assert len(wrapped) < 4 * len(items)
+
+
+async def test_the_screen_is_there_before_anybody_answers(tmp_path: Path) -> None:
+    # cases: TE10
+    app = make_app(tmp_path)
+    app.gateway.models = asyncio.Event().wait  # type: ignore[assignment, method-assign]
+    async with app.run_test(size=(80, 24)) as pilot:
+        user = Driven(app, pilot)
+        await until(lambda: "Ask anything" in user.screen_text())
+        await user.type("hi")
+        await pilot.press("enter")
+        await until(lambda: "Hello, world!" in user.screen_text())
+        await app.chat.desk.keep()
+    await app.gateway.aclose()
+    await app.store.aclose()
+
+
+async def test_a_reroute_is_a_seam_under_the_answer(tmp_path: Path) -> None:
+    # cases: TE5
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("hi")
+        node = user.session.conversation.path[-1]
+        node.seams = ("gpu-box is away, local answers.",)
+        await user.chat.show()
+        await user.pilot.pause()
+
+        assert "⚡ gpu-box is away, local answers." in user.screen_text()

@@ -1,0 +1,238 @@
+"""The prompt and the keys: what is typed is sent whole, kept, and never does what was not meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual import events
+
+from edgecloud.app.tui.state.commands import COMMANDS
+from edgecloud.app.tui.state.preferences import Preferences
+from edgecloud.app.tui.widgets.sidebar import ChatList
+from edgecloud.app.tui.widgets.turns import AnswerView
+from edgecloud.settings import ChatSettings, Settings
+from tests.support.fake_engine import FakeEngine
+
+from .chatting import driven, make_app, until
+
+ROOT = Path(__file__).parents[2]
+
+
+async def test_a_first_run_explains_itself_in_three_lines_above_the_focused_prompt(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path), size=(80, 24)) as user:
+        text = user.screen_text()
+
+        assert "smollm2 answers here, nothing is sent anywhere; /pull" in text
+        assert "Enter sends" in text
+        assert user.app.focused is user.chat.prompt
+
+
+async def test_what_is_typed_while_an_answer_comes_waits_and_can_be_taken_back(tmp_path: Path) -> None:
+    # cases: TB10
+    engine = FakeEngine(hang_at=0)
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("one", wait=False)
+        await until(lambda: engine.running)
+        await user.ask("two", wait=False)
+        assert "1 waits" in user.screen_text()
+
+        await user.pilot.press("up")
+        await user.pilot.pause()
+
+        assert user.chat.prompt.text == "two"
+        assert user.session.queue == []
+
+
+@pytest.mark.slow
+async def test_no_command_ends_the_app_whatever_follows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # cases: TC11
+    monkeypatch.chdir(tmp_path)  # where /export writes
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("hi")
+        for command in COMMANDS:
+            for argument in ("", "[/] \x1b[31m rubbish /no/such/file 99999999999999999999"):
+                if command.name in ("quit", "editor"):
+                    continue
+                await user.type(f"/{command.name} {argument}")
+                await user.pilot.press("enter")
+                await user.pilot.pause()
+                while len(user.app.screen_stack) > 1:
+                    await user.pilot.press("escape")
+                    await user.pilot.pause()
+                user.chat.prompt.focus()
+                await user.pilot.pause()
+                assert user.app.is_running, command
+
+        await user.settled()
+        assert user.app.is_running
+
+
+async def test_a_key_for_nothing_is_told(tmp_path: Path) -> None:
+    settings = Settings(chat=ChatSettings(keys={"chat.nwe": "ctrl+g", "chat.new": "ctrl+g"}))
+    async with driven(make_app(tmp_path, settings=settings)) as user:
+        assert [toast for toast in user.toasts() if "chat.nwe" in toast]
+
+
+async def test_a_click_chooses_a_message_and_typing_goes_on_in_the_prompt(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("one")
+        await user.ask("two")
+        first = user.chat.query(AnswerView).first()
+        await user.pilot.click(first)
+        await user.pilot.press("r", "e")
+
+        assert user.chat.node is first.node
+        assert user.chat.prompt.text == "re"
+        await user.pilot.press("escape")
+        assert user.chat.node is user.session.conversation.head
+
+
+async def test_a_question_is_edited_in_the_prompt_and_left_alone_by_escape(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("one")
+        await user.do("/edit")
+        assert user.chat.prompt.text == "one"
+
+        await user.pilot.press("escape")
+        assert user.chat.prompt.text == ""
+        await user.do("/edit")
+        await user.ask(" more")
+        assert [node.message.content for node in user.session.conversation.roots] == ["one", "one more"]
+
+
+async def test_a_paste_of_a_megabyte_is_a_chip_and_is_sent_whole(tmp_path: Path) -> None:
+    # cases: TB3
+    engine = FakeEngine(context=10**9)
+    pasted = "\n".join(f"line {number} of the paste" for number in range(45_000))
+    async with driven(make_app(tmp_path, engine)) as user:
+        # To the app: posted to the widget, it would be inserted twice.
+        user.app.post_message(events.Paste(pasted))
+        await until(lambda: user.chat.prompt.text)
+        assert user.chat.prompt.text == "[pasted 45,000 lines]"
+        assert user.chat.prompt.size.height < 5
+
+        await user.pilot.press("enter")
+        await user.settled()
+        assert engine.requests[0].messages[0].content == pasted
+
+
+async def test_the_order_of_tab_is_fixed(tmp_path: Path) -> None:
+    # cases: TB7
+    async with driven(make_app(tmp_path), size=(120, 36)) as user:
+        await user.ask("one")
+        await user.ask("two")
+        order = []
+        for _ in range(5):
+            order.append(user.app.focused.id if user.app.focused else None)
+            await user.pilot.press("tab")
+
+        assert order == ["prompt", "search", "chats", "transcript", "prompt"]
+
+
+async def test_tab_completes_a_command_and_else_leaves_the_prompt(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("hi")
+        await user.type("/regen")
+        await user.pilot.press("tab")
+        assert user.chat.prompt.text == "/regenerate "
+        await user.pilot.press("tab")
+        assert user.app.focused is not user.chat.prompt
+
+
+async def test_keys_can_be_changed_by_their_id(tmp_path: Path) -> None:
+    # cases: TB8
+    async with driven(make_app(tmp_path, keys={"chat.new": "ctrl+g"})) as user:
+        await user.ask("one")
+        await user.pilot.press("ctrl+g")
+        await user.settled()
+
+        assert user.session.conversation.path == []
+
+
+async def test_every_binding_of_ours_has_an_id(tmp_path: Path) -> None:
+    # cases: TB8
+    async with driven(make_app(tmp_path)) as user:
+        ours = [user.app, user.chat, user.chat.prompt, user.chat.transcript, user.chat.query_one(ChatList)]
+        bindings = [binding for node in ours for binding in type(node).BINDINGS]
+
+        assert [binding for binding in bindings if not binding.id] == []  # type: ignore[union-attr]
+
+
+async def test_help_follows_the_focus(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path), size=(140, 50)) as user:
+        await user.pilot.press("f1")
+        await user.pilot.pause()
+        await user.pilot.pause()
+        assert "The prompt" in user.screen_text()
+        user.chat.transcript.display = True
+        user.chat.transcript.focus()
+        await user.pilot.pause()
+        await user.pilot.pause()
+        assert "Messages" in user.screen_text()
+
+
+async def test_ctrl_c_stops_and_only_twice_at_rest_leaves(tmp_path: Path) -> None:
+    # cases: TC2
+    engine = FakeEngine(hang_at=0)
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("one", wait=False)
+        await until(lambda: engine.running)
+        await user.pilot.press("ctrl+c")
+        await until(lambda: not user.session.is_running)
+        assert user.app.is_running
+        assert user.session.conversation.path[-1].status == "interrupted"
+
+        await user.pilot.press("ctrl+c")
+        await user.pilot.pause()
+        assert user.app._exit is False
+        await user.pilot.press("ctrl+c")
+        await until(lambda: user.app._exit)
+        assert user.app.return_code == 0
+
+
+async def test_what_was_said_on_the_command_line_holds_for_a_chat_that_goes_on(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.do("/system be brief")
+        await user.ask("one")
+        chat_id = user.session.chat_id
+    app = make_app(tmp_path, open_chat=chat_id, preferences=Preferences(private=True))
+    async with driven(app) as user:
+        assert user.session.preferences == Preferences(system="be brief", private=True)
+
+
+async def test_a_long_question_can_be_edited_as_it_is(tmp_path: Path) -> None:
+    question = "\n".join(f"line {number}" for number in range(60))
+    async with driven(make_app(tmp_path)) as user:
+        user.app.post_message(events.Paste(question))
+        await until(lambda: user.chat.prompt.text)
+        await user.pilot.press("enter")
+        await user.settled()
+        await user.do("/edit")
+
+        assert user.chat.prompt.text == question
+
+
+async def test_a_draft_is_kept_with_its_chat(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("one")
+        chat_id = user.session.chat_id
+        await user.type("half a thought")
+        user.chat.run_command("new")
+        await user.settled()
+        assert user.chat.prompt.text == ""
+
+        await user.chat.open(chat_id or "")
+        assert user.chat.prompt.text == "half a thought"
+
+
+async def test_the_terminals_cursor_is_where_the_text_goes(tmp_path: Path) -> None:
+    # cases: TB6
+    async with driven(make_app(tmp_path)) as user:
+        for text, columns in (("ab", 2), ("日", 4), ("\n", 0)):
+            await user.type(text)
+            await user.pilot.pause()
+            area = user.chat.prompt
+            assert user.app.cursor_position.x - area.content_region.x == columns
