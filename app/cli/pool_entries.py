@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from edgecloud.settings import PoolEntry, Settings
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
-TAKEN = ("auto", "local")
 
 
 @click.command("list")
@@ -87,8 +86,7 @@ def add(
     from edgecloud.settings import rewrite
 
     settings = state.settings()
-    if name in (*TAKEN, *settings.aliases, *(entry.name for entry in settings.pool)):
-        raise BadRequest(f"{name!r} is taken: give the server another name.")
+    _check_name(name, settings)
     fields: dict[str, Any] = {"name": name, "url": url, "model": model or ""}
     if key is not None:
         fields["api_key"] = _stored(name, key)
@@ -99,11 +97,11 @@ def add(
         fields["model"] = _only_model(fields, settings)
 
     def change(document: Any) -> None:
-        import tomlkit
-
-        entry = tomlkit.table()
-        entry.update(fields)
-        document.setdefault("pool", tomlkit.aot()).append(entry)
+        if document.get("pool"):
+            document["pool"].append(fields)
+        else:
+            document.pop("pool", None)  # an empty one, which no [[pool]] may follow
+            document["pool"] = [fields]
 
     rewrite(change)
     note(f"Added. Try it: edgecloud pool test {name}")
@@ -123,6 +121,8 @@ def rm(state: State, name: str) -> None:
         for place, entry in enumerate(entries):
             if entry.get("name") == name:
                 del entries[place]
+                if not entries:
+                    del document["pool"]
                 return
         raise NotFound(f"{name} is not in the settings file: it comes from the variable EDGECLOUD_POOL.")
 
@@ -182,8 +182,18 @@ def _facts(entry: PoolEntry, learnt: Any) -> dict[str, Any]:
     }
 
 
-def _price(row: dict[str, Any]) -> str:
-    return f"{row['price_in']:g} / {row['price_out']:g} {row['currency']}" if row["price_out"] else "free"
+def _check_name(name: str, settings: Settings) -> None:
+    """Raises `BadRequest` for a name that a server can't have, or that is taken."""
+    from edgecloud.models import list_models
+    from edgecloud.pool_names import objection
+
+    why = objection(name, settings)
+    known = [entry.name for entry in settings.pool]
+    known += [] if why else [model.name for model in list_models(settings)]
+    if why is None and name.casefold() in map(str.casefold, known):
+        why = "is taken"
+    if why is not None:
+        raise BadRequest(f"The name {name[:80]!r} {why}: give the server another.")
 
 
 def _stored(name: str, key: str) -> str:

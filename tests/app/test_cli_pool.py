@@ -13,6 +13,7 @@ from edgecloud.app.cli.main import edgecloud
 from edgecloud.app.cli.shell import State
 from edgecloud.errors import BadRequest, NotFound
 from edgecloud.settings import load
+from tests.ground.gguf_files import write_gguf
 from tests.support.fake_engine import FakeEngine
 from tests.support.live import Live, live_server
 
@@ -79,11 +80,23 @@ def test_the_settings_read_what_was_added(home: Path, monkeypatch: pytest.Monkey
     assert [entry.name for entry in load().pool] == ["box"]
 
 
-@pytest.mark.parametrize("name", ["auto", "local", "box"])
-def test_a_name_that_is_taken_is_refused(name: str) -> None:
+@pytest.mark.parametrize("name", ["auto", "smollm2", "box", "Box", "mine", "a b", ""])
+def test_a_name_that_means_something_else_is_refused(home: Path, name: str) -> None:
+    write_gguf(home / "data" / "models" / "me" / "repo" / "Mine.gguf")
     pool("add", "box", "http://box:8000/v1", "--model", "m")
-    with pytest.raises(BadRequest, match="taken"):
+    with pytest.raises(BadRequest, match="give the server another"):
         pool("add", name, "http://other:8000/v1", "--model", "m")
+    assert [entry.name for entry in load().pool] == ["box"]
+
+
+@pytest.mark.parametrize("before", ["", "pool = []\n[server]\nport = 1\n", "pool = [ # none\n]"])
+def test_servers_come_and_go(home: Path, before: str) -> None:
+    (home / "config.toml").write_text(before)
+    for name in ("a", "b"):
+        pool("add", name, "http://box:8000/v1", "--model", "m")
+        assert [entry.name for entry in load().pool] == [name]
+        pool("rm", name)
+        assert load().pool == ()
 
 
 def test_a_key_in_the_open_is_refused(home: Path) -> None:
