@@ -8,6 +8,7 @@ from edgecloud.wire.native import dump_record, load_record
 
 from ..router.decision import Decision
 from ..router.explain import explain
+from .memory import age
 
 if TYPE_CHECKING:
     from ..router.ledger import Ledger
@@ -30,13 +31,35 @@ def request_story(ledger: Ledger, request_id: str, *, tenant: str | None = None)
     story = ledger.receipt(request_id, tenant=tenant)
     stored = ledger.decision(story["id"])
     sentences: list[str] = []
-    if stored is None:
+    if story["receipt"]["cache"]["entry_id"] is not None:
+        sentences += _kept_answer(story["receipt"])
+    elif stored is None:
         sentences.append("Only one engine was meant, so nothing was weighed.")
     elif "refused" in stored:
         sentences.append(f"It was refused: {stored['refused']}")
     else:
         sentences += explain(load_record(Decision, stored))
     return {**story, "decision": stored, "sentences": [*sentences, *_attempts(story)]}
+
+
+def _kept_answer(receipt: dict[str, Any]) -> list[str]:
+    """What was given instead of asking anybody, and whose it was: a hit's receipt names who computed it."""
+    cache = receipt["cache"]
+    similarity = cache["similarity"] or 0.0
+    asked = (
+        "This was asked before"
+        if similarity >= 1.0
+        else f"A similar question was asked before (similarity {similarity:.2f})"
+    )
+    who = receipt["engine"]
+    if receipt["model"] != who:
+        who += f" ({receipt['model']})"
+    entry = cache["entry_id"]
+    return [
+        f"{asked}, so nobody was asked: {who} answered it {age(cache['age_s'] or 0.0)} earlier.",
+        f"Cache: {cache['verdict']}, entry {entry}; `edgecloud cache show {entry}` shows it, `--fresh` asks "
+        "again.",
+    ]
 
 
 def _attempts(story: dict[str, Any]) -> list[str]:
