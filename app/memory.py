@@ -97,6 +97,8 @@ class Memory:
             async for event in events:
                 seen.append(event)
                 yield event
+                if isinstance(event, Start) and request.fresh and not looked.trouble:
+                    self._aside(self._refuse(key, answerers))
                 if isinstance(event, Start) and looked.trouble and not self._told:
                     self._told = True
                     yield Notice("history", f"Kept answers are not used: {looked.trouble}")
@@ -173,6 +175,9 @@ class Memory:
             chat_id=chat_id,
         )
         await self._do(lambda cache: cache.store(key, embedded, answer, near=near, cosine=cosine))
+
+    async def _refuse(self, key: Key, answerers: Collection[str]) -> None:
+        await self._do(lambda cache: cache.refuse(key, answerers))
 
     async def _embed(self, key: Key) -> Embedded | None:
         """The prompt's vector; None where no embedder can give one, and then there is no semantic tier."""
@@ -277,13 +282,14 @@ def answerer(settings: Settings, engine: str, model: str, variant: str) -> str:
 
 
 def _told(hit: Hit) -> str:
-    age = _age(hit.age_s)
+    ago = f"{age(hit.age_s)} ago"
     if hit.similarity >= 1.0:
-        return f"Answered {age} ago; --fresh asks again."
-    return f"Answered {age} ago to a similar question (similarity {hit.similarity:.2f}); --fresh asks anew."
+        return f"Answered {ago}; --fresh asks again."
+    return f"Answered {ago} to a similar question (similarity {hit.similarity:.2f}); --fresh asks anew."
 
 
-def _age(seconds: float) -> str:
+def age(seconds: float) -> str:
+    """A kept answer's age in its largest whole unit."""
     for unit, name in ((86_400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= unit:
             number = int(seconds // unit)

@@ -108,6 +108,15 @@ class AnswerCache:
         with self._writing() as connection:
             return self._similar(connection, key, embedded, answerers, self._clock(), fresh=fresh)
 
+    def refuse(self, key: Key, answerers: Collection[str]) -> int:
+        """Delete what these `answerers` said to the same words, however long it was; how many answers.
+
+        For a `fresh` request that somebody begins to answer: what it refuses is not given again, even where
+        the new answer can't be kept.
+        """
+        with self._writing() as connection:
+            return store.remove(connection, store.find_same(connection, key, answerers))
+
     def store(
         self,
         key: Key,

@@ -80,6 +80,16 @@ def find_text(connection: sqlite3.Connection, key: Key, answerers: Collection[st
     return Row(*row) if row else None
 
 
+def find_same(connection: sqlite3.Connection, key: Key, answerers: Collection[str]) -> list[int]:
+    """The numbers of all that the answerers said to this very request or the same words, servable or not."""
+    rows = connection.execute(
+        f"""SELECT number FROM answers WHERE answerer IN ({_marks(answerers)}) AND
+            (exact = ? OR wording = ?)""",
+        (*answerers, key.exact, key.wording),
+    )
+    return [number for (number,) in rows]
+
+
 def has_more(connection: sqlite3.Connection, key: Key, number: int) -> bool:
     """Whether more than so many prompts are kept that this one could be compared with."""
     found = connection.execute(
@@ -146,12 +156,7 @@ def keep(
     size += embedded.vector.nbytes + embedded.vector.size // 8 if embedded is not None else 0
     entry_id = new_id("ans")
     usage = next(event.usage for event in answer.events if isinstance(event, Done))
-    older = connection.execute(
-        """SELECT number FROM answers WHERE answerer = ? AND
-           (exact = ? OR wording = ?)""",
-        (answer.answerer, key.exact, key.wording),
-    ).fetchall()
-    remove(connection, [number for (number,) in older])
+    remove(connection, find_same(connection, key, (answer.answerer,)))
     (number,) = connection.execute(
         """INSERT INTO answers (id, scope, exact, partition, wording, answerer, prompt, answer,
                                 completion_tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -10,13 +11,16 @@ from typing import Any
 
 import pytest
 
+from edgecloud.app.books import Books
+from edgecloud.app.explaining import request_story
 from edgecloud.app.gateway import Gateway
 from edgecloud.app.history import History
 from edgecloud.app.journal import Journal
 from edgecloud.app.memory import Memory
 from edgecloud.cache.answers import AnswerCache
 from edgecloud.engine import Embedder
-from edgecloud.errors import ModelNotFound, StorageError
+from edgecloud.errors import ModelNotFound, StorageError, UpstreamError
+from edgecloud.router.ledger import Ledger, RequestEntry
 from edgecloud.settings import CacheSettings, Settings
 from edgecloud.types import (
     CacheInfo,
@@ -73,6 +77,7 @@ async def remembering(
         settings,
         catalog,
         Journal(lambda: History(folder / "edgecloud.db")),
+        Books(lambda: Ledger(folder / "edgecloud.db")),
         memory=Memory(settings, open_cache or open_there, find),
     )
     try:
@@ -118,6 +123,37 @@ async def test_the_second_time_nobody_is_asked(tmp_path: Path) -> None:
     (notice,) = (event for event in second if isinstance(event, Notice))
     assert notice.kind == "cached"
     assert "--fresh" in notice.text
+
+
+async def test_why_tells_of_a_kept_answer_whose_it_is(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as gateway:
+        first = finish(await collect(gateway, ask()))
+        second = finish(await collect(gateway, ask()))
+        computed = await gateway.why(first.receipt.id)
+        kept = await gateway.why(second.receipt.id)
+
+    assert computed["sentences"][0] == "Only one engine was meant, so nothing was weighed."
+    entry_id = second.receipt.cache.entry_id
+    assert kept["sentences"] == [
+        "This was asked before, so nobody was asked: fake answered it 0 s earlier.",
+        f"Cache: semantic, entry {entry_id}; `edgecloud cache show {entry_id}` shows it, "
+        "`--fresh` asks again.",
+    ]
+
+
+async def test_why_tells_how_similar_the_question_of_a_kept_answer_was(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as gateway:
+        receipt = finish(await collect(gateway, ask())).receipt
+    hit = dataclasses.replace(receipt, id="req-hit", cache=CacheInfo("semantic", 0.97, 7300.0, "ans-1"))
+    ledger = Ledger(tmp_path / "edgecloud.db")
+    ledger.settle(RequestEntry(hit, 0.0, "ask", None, None, "ok", 0), (), ())
+
+    told, _ = request_story(ledger, "req-hit")["sentences"]
+    assert told == (
+        "A similar question was asked before (similarity 0.97), so nobody was asked: "
+        "fake answered it 2 hours earlier."
+    )
+    ledger.close()
 
 
 async def test_a_kept_answer_is_journalled_with_its_receipt(tmp_path: Path) -> None:
@@ -169,6 +205,43 @@ async def test_fresh_asks_again_and_keeps_what_comes(tmp_path: Path) -> None:
     assert answer(third) == answer(again)
 
 
+async def stop_at_first_word(gateway: Gateway, request: ChatRequest) -> None:
+    async with aclosing(gateway.chat(request)) as events:
+        async for event in events:
+            if isinstance(event, TextDelta):
+                return
+
+
+@pytest.mark.parametrize("how", ["cut", "stopped", "unkept"])
+async def test_what_was_refused_is_not_given_again_where_the_new_answer_can_t_be_kept(
+    tmp_path: Path, how: str
+) -> None:
+    engine = FakeEngine()
+    async with remembering(tmp_path, engine) as gateway:
+        await collect(gateway, ask())
+        engine.script = (b"Another", b" answer")
+        if how == "cut":
+            await collect(gateway, ask(fresh=True, max_tokens=1))
+        elif how == "stopped":
+            await stop_at_first_word(gateway, ask(fresh=True))
+        else:
+            await collect(gateway, ask(fresh=True, journal=False))
+        last = await collect(gateway, ask())
+    assert finish(last).receipt.cache == CacheInfo("miss")
+    assert len(engine.requests) == 3
+
+
+async def test_what_was_refused_stays_where_nobody_begins_to_answer_anew(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    async with remembering(tmp_path, engine) as gateway:
+        await collect(gateway, ask())
+        engine.refuse = UpstreamError("It is down.")
+        with pytest.raises(UpstreamError):
+            await collect(gateway, ask(fresh=True))
+        last = await collect(gateway, ask())
+    assert finish(last).receipt.cache.verdict == "semantic"
+
+
 async def test_another_model_does_not_get_its_answer(tmp_path: Path) -> None:
     small, large = FakeEngine(name="small"), FakeEngine(name="large")
     async with remembering(tmp_path, small, large) as gateway:
@@ -184,10 +257,7 @@ async def test_another_model_does_not_get_its_answer(tmp_path: Path) -> None:
 async def test_cut_interrupted_and_unkept_answers_are_computed_again(tmp_path: Path) -> None:
     engine = FakeEngine(decode_s=0.01)
     async with remembering(tmp_path, engine) as gateway:
-        async with aclosing(gateway.chat(ask())) as events:
-            async for event in events:
-                if isinstance(event, TextDelta):
-                    break
+        await stop_at_first_word(gateway, ask())
         await collect(gateway, ask(journal=False))
         engine.reason = "length"
         await collect(gateway, ask())

@@ -196,6 +196,17 @@ def test_a_fresh_answer_takes_the_old_one_s_place(cache: AnswerCache) -> None:
     assert len(cache.entries()) == 1
 
 
+def test_a_refused_answer_goes_however_long_it_was_and_others_stay(cache: AnswerCache) -> None:
+    keep(cache, SKY, sampling=COLD)
+    similar = keep(cache, SKY_TOO, at(0.9))
+    key = make_key(SKY, sampling=COLD, max_tokens=1)
+
+    assert cache.refuse(key, ["somebody:else"]) == 0
+    assert cache.refuse(key, [WHO]) == 1
+
+    assert [entry.id for entry in cache.entries()] == [similar]
+
+
 # cases: R58, R62
 def test_what_a_person_calls_wrong_is_not_given_again(cache: AnswerCache) -> None:
     entry_id = keep(cache, SKY, sampling=COLD)
