@@ -147,7 +147,7 @@ class Connection:
             case aiohttp.ConnectionTimeoutError():
                 why = f"could not be connected to within {self._connect_s:g} s"
             case aiohttp.ClientConnectorError(os_error=ConnectionRefusedError()):
-                why = "refused the connection: is it running?"
+                why = "refused the connection: check that it runs"
             case aiohttp.ClientConnectorError():
                 why = "could not be connected to: check its url, or the network"
             case aiohttp.InvalidURL():

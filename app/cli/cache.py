@@ -12,6 +12,7 @@ import click
 from edgecloud.errors import BadRequest, NotFound
 
 from . import cache_prefixes as prefixes
+from .group import ListingGroup
 from .shell import State, print_json, print_table, print_text, write_private
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
 
-@click.group()
+@click.group(cls=ListingGroup)
 def cache() -> None:
     """List, show, export and forget kept answers and computed prefixes.
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .group import ListingGroup
 from .shell import State, print_json, print_table, print_text, warn
 
 if TYPE_CHECKING:
     from edgecloud.settings import Origin
 
 
-@click.group()
+@click.group(cls=ListingGroup, bare="show")
 def config() -> None:
     """Show and change settings: flags, over EDGECLOUD_* variables, over the file, over defaults."""
 

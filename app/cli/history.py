@@ -12,6 +12,7 @@ import click
 
 from edgecloud.errors import BadRequest, NotFound
 
+from .group import ListingGroup
 from .shell import State, print_json, print_table, print_text, write_private
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
 
-@click.group()
+@click.group(cls=ListingGroup)
 def history() -> None:
     """List, show, search, export and remove chats. A chat is named by its id or the beginning of it."""
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import click
 
-from edgecloud.errors import EdgeCloudError
+from edgecloud.errors import BadRequest, EdgeCloudError
 
 from .shell import ReaderGone, State, complain, fill_closed_streams
 
@@ -90,9 +90,9 @@ def edgecloud(ctx: click.Context, offline: bool, debug: bool) -> None:
             from .chat import open_chat
 
             ctx.exit(open_chat(state))
-        click.echo(ctx.get_help())
-        # A script that runs this bare did not get what it came for.
-        ctx.exit(2)
+        raise BadRequest(
+            "The chat needs a terminal: use `edgecloud ask` in scripts; `edgecloud --help` tells the rest."
+        )
 
 
 def run(arguments: list[str] | None = None, state: State | None = None) -> None:
@@ -105,12 +105,10 @@ def run(arguments: list[str] | None = None, state: State | None = None) -> None:
     except EdgeCloudError as error:
         code = complain(error.message, error.exit_code)
     except click.ClickException as error:
-        hint = (
-            f" (see '{error.ctx.command_path} --help')"
-            if isinstance(error, click.UsageError) and error.ctx
-            else ""
-        )
-        code = complain(error.format_message().rstrip(".") + f"{hint}.", error.exit_code)
+        message = error.format_message().rstrip(".")
+        if isinstance(error, click.UsageError) and error.ctx:
+            message += f" (see '{error.ctx.command_path} --help')"
+        code = complain(message + ("" if message.endswith("?") else "."), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         code = 130
     except ReaderGone:

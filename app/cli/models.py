@@ -12,6 +12,7 @@ import click
 from edgecloud.units import size
 
 from ..visible import neutral
+from .group import ListingGroup
 from .shell import State, note, print_json, print_table, print_text, write
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
 
-@click.group()
+@click.group(cls=ListingGroup)
 def models() -> None:
     """List, get, choose and tune models.
 

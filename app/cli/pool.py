@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from .group import ListingGroup
 from .pool_entries import add, list_, reprice, rm
 from .pool_serve import serve
 from .pool_test import test
 
 
-@click.group()
+@click.group(cls=ListingGroup)
 def pool() -> None:
     """Serve a model to other machines, and manage the servers that this one uses."""
 

@@ -11,12 +11,13 @@ import click
 
 from edgecloud.types import ChatRequest, Message
 
+from .group import ListingGroup
 from .shell import State, print_json, print_table, print_text
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
 
-@click.group()
+@click.group(cls=ListingGroup, bare="history")
 def route() -> None:
     """Explain where requests go, list where they went, and learn from what came of it."""
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from ..gateway import Gateway
     from ..history import History
 
+WIDEST = 40
+"""Characters of a column of a table, the last one's aside."""
+
 OpenGateway = Callable[["Settings"], Awaitable["Gateway | GatewayClient"]]
 
 
@@ -158,10 +161,15 @@ def write_private(name: str, text: str) -> None:
 
 
 def print_table(rows: list[tuple[str, ...]]) -> None:
-    """Columns, the last one as long as it likes."""
+    """Columns, the last one as long as it likes. A cell much longer than a column should be moves the rest
+    of its own row and no other.
+    """
     if not rows:
         return
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    widths = [
+        max((len(row[column]) for row in rows if len(row[column]) <= WIDEST), default=0)
+        for column in range(len(rows[0]) - 1)
+    ]
     lines = [
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
         for row in rows

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgecloud.app.cli.main import COMMANDS, edgecloud, run
-from edgecloud.app.cli.shell import State
+from edgecloud.app.cli.shell import State, print_table
 from edgecloud.app.gateway import Gateway
 from edgecloud.app.open import build_gateway
 from edgecloud.settings import Settings
@@ -22,9 +22,7 @@ HEAVY = {"textual", "torch", "llama_cpp", "onnxruntime", "fastapi", "huggingface
 HEAVY |= {"pydantic", "numpy", "asyncio", "sqlite3"}
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--version"], ["--help"], ["ask", "--help"], ["history", "--help"], []]
-)
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["ask", "--help"], ["history", "--help"]])
 def test_help_and_version_import_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
     script = f"""
 import sys
@@ -49,11 +47,37 @@ def test_the_version_is_the_packages(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_without_a_command_there_is_help(tmp_path: Path) -> None:
+def test_without_a_command_and_a_terminal_the_way_out_is_told(tmp_path: Path) -> None:
     done = edgecloud_process(tmp_path)
 
-    assert done.returncode == 2, "a script did not get what it came for"
-    assert all(name.encode() in done.stdout for name in COMMANDS)
+    assert (done.returncode, done.stdout) == (2, b""), "a script did not get what it came for"
+    assert done.stderr == (
+        b"edgecloud: The chat needs a terminal: use `edgecloud ask` in scripts; "
+        b"`edgecloud --help` tells the rest.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("bare", "whole"),
+    [
+        (["cache"], ["cache", "list"]),
+        (["history", "-n", "3"], ["history", "list", "-n", "3"]),
+        (["models", "--json"], ["models", "list", "--json"]),
+        (["pool"], ["pool", "list"]),
+        (["route", "--json"], ["route", "history", "--json"]),
+        (["config"], ["config", "show"]),
+    ],
+)
+def test_a_group_alone_lists_what_there_is(tmp_path: Path, bare: list[str], whole: list[str]) -> None:
+    done, expected = edgecloud_process(tmp_path, *bare), edgecloud_process(tmp_path, *whole)
+
+    assert (done.returncode, done.stdout) == (0, expected.stdout), done.stderr
+
+
+def test_a_long_cell_moves_its_own_row_only(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([("a", "x" * 400, "1"), ("bb", "yy", "2")])
+
+    assert capsys.readouterr().out == f"a   {'x' * 400}  1\nbb  yy  2\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
