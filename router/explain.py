@@ -6,14 +6,16 @@ from .decision import Candidate, Cascade, Decision
 from .reason import percent, price, seconds
 
 
-def explain(decision: Decision) -> tuple[str, ...]:
+def explain(decision: Decision, *, carried_out: bool = True) -> tuple[str, ...]:
     """One sentence a line: the choice, what was weighed, what the filters took, what might have been.
+    Without `carried_out` nobody was asked, and that is how it reads.
 
     Nothing of the request's text is in it, nor of its neighbours'.
     """
+    was, left = ("was", "left") if carried_out else ("would be", "would leave")
     lines = [
-        f"{decision.chosen.engine} was tried first: {decision.reason}.",
-        f"The mode was {decision.mode}.",
+        f"{decision.chosen.engine} {was} tried first: {decision.reason}.",
+        f"The mode {'was' if carried_out else 'is'} {decision.mode}.",
     ]
     lines += [
         _candidate(number, one, decision.currency) for number, one in enumerate(decision.candidates, start=1)
@@ -27,7 +29,7 @@ def explain(decision: Decision) -> tuple[str, ...]:
     lines.append(
         f"It might leave this machine for {', '.join(recipients)}."
         if recipients
-        else "Nothing left this machine."
+        else f"Nothing {left} this machine."
     )
     lines.append(_budget(decision))
     for neighbour in decision.neighbours:

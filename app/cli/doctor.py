@@ -70,13 +70,17 @@ def run_checks(state: State) -> Iterator[Check]:
         "address": findings.address,
         "server": _server,
     }
+    failed: set[str] = set()
     for name, check in checks.items():
+        if name == "chat template" and "model" in failed and not settings.local.chat_template:
+            continue  # the model's own, of a model that isn't there
         try:
             yield Check(name, "ok", check(settings))
         except EdgeCloudError as error:
             # Without an embedder there are answers; one that is none is a mistake.
             missing = name == "embedder" and isinstance(error, NotFound)
             yield Check(name, "warn" if missing else "fail", error.message)
+            failed.add(name)
         except Exception as error:
             yield Check(name, "fail", f"The check broke down: {type(error).__name__}: {error}.")
 
@@ -116,7 +120,10 @@ def _memory(settings: Settings) -> str:
     available = available_memory()
     if any(entry.name == settings.model for entry in settings.pool):
         return f"{megabytes(available)} are free"
-    file = resolve(settings.model, settings)
+    try:
+        file = resolve(settings.model, settings)
+    except EdgeCloudError:  # told under `model`
+        return f"{megabytes(available)} are free"
     budget = settings.local.memory_budget_mb * MB or available
     plan = plan_memory(gguf.read_info(file.path), settings.local, budget, name=file.name)
     return f"{file.name} takes {plan}; {megabytes(budget)} are free"

@@ -26,7 +26,7 @@ def model(settings: Settings) -> str:
         if settings.offline and not pool.local:
             raise NoPermittedRoute(f"{pool.name} is not on this machine and offline mode is on.")
         return f"{pool.name}: {pool.model} at {pool.url}"
-    file = resolve(settings.model, settings)
+    file = resolve(settings.model, settings, kind="chat")
     if file.kind != "chat":
         raise ConfigError(
             f"{settings.model} is an embedding model and can't chat: "
@@ -40,7 +40,7 @@ def embedder(settings: Settings) -> str:
     """The model that turns text into vectors."""
     from edgecloud.models import resolve
 
-    file = resolve(settings.embedder, settings)
+    file = resolve(settings.embedder, settings, kind="embedding")
     if file.kind != "embedding":
         raise ConfigError(
             f"{settings.embedder} is a chat model and gives no embeddings: set embedder to minilm, "

@@ -42,11 +42,12 @@ def test_each_trouble_is_found_beside_the_others(tmp_path: Path) -> None:
     assert code == 1
     assert {name for name, (verdict, _) in found.items() if verdict == "fail"} == {
         "model",
-        "memory",
         "history",
     }
+    assert "chat template" not in found, "there is no model that could have one"
+    assert found["memory"][1].endswith("are free")
     assert found["embedder"][0] == "warn"
-    assert "no model named 'nope'" in found["model"][1]
+    assert found["model"][1] == "There is no model named 'nope'. Known: smollm2."
     assert "damaged" in found["history"][1]
 
 

@@ -15,7 +15,7 @@ from edgecloud.app.cli.shell import State
 from edgecloud.app.cli.stats import plot
 from edgecloud.app.forgetting import forget_chats
 from edgecloud.app.gateway import Gateway
-from edgecloud.errors import EdgeCloudError, NoPermittedRoute, NotFound
+from edgecloud.errors import EdgeCloudError, ModelNotFound, NoPermittedRoute, NotFound
 from edgecloud.router.ledger import EngineSums, Ledger
 from edgecloud.settings import PoolEntry, Settings
 from tests.support.fake_engine import FakeEngine
@@ -86,10 +86,23 @@ def test_a_dry_run_asks_nobody_and_keeps_nothing(house: House) -> None:
     told = json.loads(house.run("ask", "hi", "--mode", "pool", "--dry-run", "--json").stdout)
     assert told["decision"]["candidates"][0]["engine"] == "big"
     assert "small" in house.run("route", "explain", "what", "is", "this").stdout
+    assert "big would be tried first" in house.run("ask", "hi", "--mode", "pool", "--dry-run").stdout
     with pytest.raises(NoPermittedRoute):
         house.run("ask", "hi", "-m", "big", "--private", "--dry-run")
     assert house.big.requests == []
     assert json.loads(house.run("route", "history", "--json").stdout) == []
+
+
+def test_a_dry_run_for_a_model_that_is_named_ends_as_the_question_would(house: House) -> None:
+    assert (
+        "small (on this machine) would be asked" in house.run("ask", "hi", "-m", "small", "--dry-run").stdout
+    )
+    told = json.loads(house.run("ask", "hi", "-m", "small", "--dry-run", "--json").stdout)
+    assert (told["engine"], told["local"], told["decision"]) == ("small", True, None)
+    for model, mode, refusal in (("nope", "auto", ModelNotFound), ("small", "pool", NoPermittedRoute)):
+        for dry in ([], ["--dry-run"]):
+            with pytest.raises(refusal):
+                house.run("ask", "hi", "-m", model, "--mode", mode, *dry)
 
 
 def test_history_and_stats_add_up(house: House) -> None:

@@ -110,6 +110,15 @@ def test_an_unknown_name_lists_what_is_known(home: Path) -> None:
         models.resolve("nope", Settings())
 
 
+def test_an_unknown_name_lists_what_could_be_meant(home: Path) -> None:
+    write_gguf(home / "models" / "me" / "repo" / "tiny.gguf")
+    write_gguf(home / "models" / "me" / "repo" / "vectors.gguf", embedding=True)
+    settings = Settings(aliases={"gpt-4o": "tiny", "ada": "minilm"})
+    for kind, known in (("chat", "smollm2, gpt-4o, tiny"), ("embedding", "minilm, vectors")):
+        with pytest.raises(ModelNotFound, match=rf"Known: {known}\."):
+            models.resolve("nope", settings, kind=kind)
+
+
 def test_a_pool_is_known_and_has_no_file() -> None:
     settings = Settings(model="big", pool=(PoolEntry(name="big", url="http://x/v1", model="m"),))
 

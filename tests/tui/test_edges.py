@@ -119,6 +119,13 @@ def test_what_the_router_would_do_is_one_line() -> None:
     assert not told.is_local
 
 
+def test_a_model_that_is_named_is_where_it_would_go() -> None:
+    told = of_story({"decision": None, "engine": "smollm2", "local": True, "sentences": []}, 400)
+
+    assert told.line() == "smollm2 on this machine · about 100 tokens"
+    assert told.is_local
+
+
 async def test_a_word_of_the_router_that_makes_no_sense_costs_nobody_the_chat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,13 +51,17 @@ def preview(model: str, cards: Sequence[ModelCard], num_characters: int, *, cach
 
 def of_story(story: Mapping[str, Any], num_characters: int) -> Preview:
     """What the router would decide, as `explain` tells it."""
+    tokens = num_characters // CHARACTERS_PER_TOKEN
+    if story["decision"] is None:
+        place = "on this machine" if story["local"] else "on a pool"
+        return Preview(f"{story['engine']} {place}", story["local"], tokens)
     decision = load_record(Decision, story["decision"])
     first = decision.candidates[0]
     place = "on this machine" if first.local else "on a pool"
     return Preview(
         f"{first.engine} {place}, {decision.reason}",
         first.local,
-        num_characters // CHARACTERS_PER_TOKEN,
+        tokens,
         price=money(first.cost, decision.currency),
         wait=f"about {seconds(first.total_s.p50)}",
     )
