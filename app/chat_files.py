@@ -8,16 +8,27 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from edgecloud.errors import BadRequest
 from edgecloud.types import Message, ToolCall
 
-from .chats import Chat, Status, StoredMessage, as_json, as_markdown
+from .chats import PRIVATE_LINE, Chat, Status, StoredMessage, as_json, as_markdown
 
 MAX_BYTES = 256 * 2**20
 
 _HEADING = re.compile(r"^## (system|user|assistant|tool)(?: \(.*\))?$")
+
+
+class Imported(NamedTuple):
+    """A chat out of a file: `head` is the message that it opens on, `private` whether it is pinned to this
+    machine; False too where the file does not say.
+    """
+
+    title: str
+    messages: tuple[StoredMessage, ...]
+    head: str | None
+    private: bool = False
 
 
 def default_name(chat: Chat) -> str:
@@ -37,8 +48,8 @@ def export_chat(chat: Chat, name: str) -> Path:
     return path
 
 
-def import_chat(name: str) -> tuple[str, tuple[StoredMessage, ...], str | None]:
-    """A chat's title, messages and the one it opens on, from a file that `export_chat` wrote.
+def import_chat(name: str) -> Imported:
+    """A chat from a file that `export_chat` wrote.
 
     Markdown has one conversation and no branches. Raises `BadRequest` for what is neither.
     """
@@ -63,14 +74,16 @@ def write_private(path: Path, text: str) -> None:
         raise BadRequest(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
-def _from_json(text: str, name: str) -> tuple[str, tuple[StoredMessage, ...], str | None]:
+def _from_json(text: str, name: str) -> Imported:
     try:
         chat = json.loads(text)
         if chat["schema_version"] != 1:
             raise BadRequest(f"{name} was written by a later edgecloud: update this one.")
         messages = tuple(_stored(row) for row in chat["messages"])
         path = chat["path"]
-        return str(chat["summary"]["title"]), messages, path[-1] if path else None
+        # Whatever it says but no: privacy was meant.
+        private = bool(chat.get("private", False))
+        return Imported(str(chat["summary"]["title"]), messages, path[-1] if path else None, private)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadRequest(f"{name} is not a chat that edgecloud exported as JSON.") from error
 
@@ -100,17 +113,19 @@ def _stored(row: Mapping[str, Any]) -> StoredMessage:
     )
 
 
-def _from_markdown(text: str, path: Path) -> tuple[str, tuple[StoredMessage, ...], str | None]:
+def _from_markdown(text: str, path: Path) -> Imported:
     lines = text.splitlines()
     title = lines[0].removeprefix("# ").strip() if lines and lines[0].startswith("# ") else path.stem
     parts: list[tuple[str, list[str]]] = []
-    in_fence = False
+    in_fence, private = False, False
     for line in lines:
         in_fence ^= line.lstrip().startswith("```")
         if (match := _HEADING.match(line)) and not in_fence:
             parts.append((match[1], []))
         elif parts:
             parts[-1][1].append(line)
+        else:
+            private = private or line.strip() == PRIVATE_LINE
     if not parts:
         raise BadRequest(f"{path.name} is not a chat that edgecloud exported: it has no '## user'.")
     messages: list[StoredMessage] = []
@@ -125,7 +140,7 @@ def _from_markdown(text: str, path: Path) -> tuple[str, tuple[StoredMessage, ...
                 created=time.time(),
             )
         )
-    return title, tuple(messages), messages[-1].id
+    return Imported(title, tuple(messages), messages[-1].id, private)
 
 
 def _split_reasoning(role: str, body: list[str]) -> tuple[str, str | None]:

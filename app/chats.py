@@ -48,11 +48,15 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A whole chat: every node, oldest first, and the ids from the first message to the latest answer."""
+    """A whole chat: every node, oldest first, and the ids from the first message to the latest answer.
+
+    A `private` one is pinned to this machine, and so is what it is copied to.
+    """
 
     summary: ChatSummary
     messages: tuple[StoredMessage, ...]
     path: tuple[str, ...]
+    private: bool = False
 
     @property
     def conversation(self) -> tuple[StoredMessage, ...]:
@@ -166,11 +170,16 @@ def storable(text: str) -> str:
 
 # ----------------------------------------------------------------------------------------------- exports
 
+PRIVATE_LINE = "Private: nothing of this chat leaves this machine."
+"""Stands in the head of a pinned chat's Markdown, for people and for the import."""
+
 
 def as_markdown(chat: Chat) -> str:
     """The conversation that ends in the latest answer, as one Markdown document."""
     date = time.strftime("%Y-%m-%d %H:%M", time.localtime(chat.summary.created))
     lines = [f"# {chat.summary.title}", "", f"{chat.summary.id}, {date}"]
+    if chat.private:
+        lines += ["", PRIVATE_LINE]
     for stored in chat.conversation:
         status = "" if stored.status == "complete" else stored.status
         details = ", ".join(detail for detail in (stored.model, status) if detail)

@@ -54,6 +54,13 @@ def set_notes(connection: sqlite3.Connection, chat_id: str, values: Mapping[str,
     )
 
 
+def pin(connection: sqlite3.Connection, chat_id: str) -> None:
+    """Note that the chat stays on this machine, whichever door said so."""
+    noted = notes(connection, chat_id)
+    if not noted.get("private"):
+        set_notes(connection, chat_id, {**noted, "private": True})
+
+
 def mark_read(connection: sqlite3.Connection, chat_id: str, now: float) -> None:
     connection.execute(
         """INSERT INTO chat_notes (chat_id, json, read) SELECT id, '{}', ? FROM chats WHERE id = ?
@@ -105,6 +112,8 @@ def insert(
     head: str | None,
     now: float,
     receipts: Mapping[str, Mapping[str, Any]],
+    *,
+    private: bool = False,
 ) -> str:
     """A new chat of these messages, parents before their children, under new ids; returns the chat's.
 
@@ -145,4 +154,6 @@ def insert(
         paths[stored.id] = message_id, path
     if head is not None and head in paths:
         connection.execute("UPDATE chats SET head = ? WHERE id = ?", (paths[head][0], chat_id))
+    if private:
+        pin(connection, chat_id)
     return chat_id

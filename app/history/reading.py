@@ -11,6 +11,7 @@ from edgecloud.errors import NotFound
 from edgecloud.types import Message
 
 from ..chats import Asked, Chat, ChatSummary, Content, Status, StoredMessage
+from .organizing import notes
 from .tables import marks, read_slices
 
 MIN_PREFIX = 4
@@ -79,7 +80,8 @@ def show(connection: sqlite3.Connection, chat_id: str) -> Chat:
     while head is not None:
         path.append(head)
         head = parents[head]
-    return Chat(found[0], messages, tuple(reversed(path)))
+    private = bool(notes(connection, chat_id).get("private"))
+    return Chat(found[0], messages, tuple(reversed(path)), private)
 
 
 def asked(connection: sqlite3.Connection, name: str) -> Asked | None:

@@ -194,10 +194,16 @@ class History:
         messages: Sequence[StoredMessage],
         head: str | None,
         receipts: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        private: bool = False,
     ) -> str:
-        """A new chat of these messages under new ids, a fork or an import; returns its id."""
+        """A new chat of these messages under new ids, a fork or an import, pinned to this machine where it is
+        `private`; returns its id.
+        """
         with self._writing() as connection:
-            return organizing.insert(connection, title, messages, head, self._clock(), receipts or {})
+            return organizing.insert(
+                connection, title, messages, head, self._clock(), receipts or {}, private=private
+            )
 
     # ---------------------------------------------------------------------------------------- removing
 

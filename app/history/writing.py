@@ -15,6 +15,7 @@ from edgecloud.storage import Owner
 from edgecloud.types import ChatRequest, Message, Receipt, ToolCall, new_id
 
 from ..chats import ROOT_PATH, Status, extend_path, paths_of, prompt_of, title_of
+from .organizing import pin
 from .tables import drop_content, marks, read_slices, store_content, store_slice
 
 HEARTBEAT_STALE_S = 15.0
@@ -58,6 +59,8 @@ def begin(connection: sqlite3.Connection, request: ChatRequest, owner: Owner, no
         "UPDATE chats SET updated = ?, head = ?, model = ? WHERE id = ?",
         (now, answers[0], request.model, chat_id),
     )
+    if request.private:
+        pin(connection, chat_id)
     return Turn(chat_id, answers)
 
 

@@ -21,6 +21,8 @@ T = TypeVar("T")
 class Gateway(Protocol):
     """`app.gateway.Gateway`, `app.client.GatewayClient`, or a scripted one."""
 
+    aside: str
+
     def chat(self, request: ChatRequest) -> AsyncGenerator[Event, None]: ...
     async def models(self) -> list[ModelCard]: ...
     async def count_tokens(self, request: ChatRequest) -> int: ...
@@ -114,9 +116,11 @@ class Store:
         messages: Sequence[StoredMessage],
         head: str | None,
         stored: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        private: bool = False,
     ) -> str:
-        """A new chat of these messages; returns its id."""
-        return await self._do(lambda history: history.insert(title, messages, head, stored))
+        """A new chat of these messages, pinned to this machine where it is `private`; returns its id."""
+        return await self._do(lambda history: history.insert(title, messages, head, stored, private=private))
 
     async def remove(self, chat_id: str) -> Removal:
         """Delete a chat with everything derived from it."""

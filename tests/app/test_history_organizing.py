@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from edgecloud.app.chats import StoredMessage
+from edgecloud.app.chat_files import export_chat, import_chat
+from edgecloud.app.chats import PRIVATE_LINE, StoredMessage
 from edgecloud.app.history import History
 from edgecloud.errors import BadRequest, NotFound
 from edgecloud.types import ChatRequest, Message, TextDelta
@@ -43,6 +46,41 @@ def test_a_chat_is_renamed_on_one_line(history: History) -> None:
         history.rename(chat_id, " \n ")
     with pytest.raises(NotFound):
         history.rename("chat-0", "x")
+
+
+def test_a_chat_asked_privately_by_any_door_is_pinned_and_its_other_notes_stay(history: History) -> None:
+    chat_id = asked(history)
+    assert not history.show(chat_id).private
+    history.set_notes(chat_id, {"system": "be brief"})
+
+    again = ChatRequest(messages=(Message("user", "why"),), chat_id=chat_id, private=True)
+    history.finish(history.begin(again), None, {0: "stop"}, {}, "complete")
+
+    assert history.show(chat_id).private
+    assert history.notes(chat_id) == {"system": "be brief", "private": True}
+    history.set_notes(chat_id, {"system": "be brief"})
+    assert not history.show(chat_id).private, "the chat's own switch undoes it"
+
+
+@pytest.mark.parametrize("suffix", ["json", "md"])
+def test_the_pin_of_a_chat_goes_with_its_file(history: History, tmp_path: Path, suffix: str) -> None:
+    for private in (False, True):
+        chat = history.show(asked(history, text=PRIVATE_LINE))
+        path = export_chat(replace(chat, private=private), str(tmp_path / f"{private}.{suffix}"))
+        found = import_chat(str(path))
+
+        assert found.private is private, "what was said in the chat is not its head"
+        copy = history.insert(found.title, found.messages, found.head, private=found.private)
+        assert history.show(copy).private is private
+
+
+def test_a_file_that_does_not_say_whether_it_is_pinned_is_not(history: History, tmp_path: Path) -> None:
+    path = export_chat(history.show(asked(history)), str(tmp_path / "old.json"))
+    told = json.loads(path.read_text())
+    del told["private"]
+    path.write_text(json.dumps(told))
+
+    assert not import_chat(str(path)).private
 
 
 def test_notes_are_kept_with_the_chat_and_go_with_it(history: History) -> None:

@@ -115,6 +115,25 @@ async def test_a_chat_comes_back_from_its_file(tmp_path: Path, suffix: str) -> N
         assert len(await user.app.store.chats()) == 2
 
 
+@pytest.mark.parametrize("suffix", ["json", "md"])
+async def test_a_pinned_chat_comes_back_pinned(tmp_path: Path, suffix: str) -> None:
+    engine = FakeEngine()
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.do("/private")
+        await user.ask("one")
+        path = tmp_path / f"chat.{suffix}"
+        await user.do(f"/export {path}")
+        await user.do("/private")
+        exported = user.session.chat_id
+
+        await user.do(f"/import {path}")
+        await user.ask("two")
+
+        assert user.session.chat_id != exported
+        assert user.session.preferences.private
+        assert [request.private for request in engine.requests] == [True, True]
+
+
 async def test_an_answer_in_another_chat_goes_on_and_is_told(tmp_path: Path) -> None:
     engine = FakeEngine(words("a b c"), hang_at=1)
     async with driven(make_app(tmp_path, engine)) as user:

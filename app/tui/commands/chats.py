@@ -82,8 +82,9 @@ async def export(screen: ChatView, name: str) -> None:
 async def import_(screen: ChatView, name: str) -> None:
     if not name:
         raise BadRequest("Say which file: /import chat.json")
-    title, messages, head = await asyncio.to_thread(import_chat, name)
-    await screen.open(await screen.store.insert(title, messages, head))
+    found = await asyncio.to_thread(import_chat, name)
+    chat_id = await screen.store.insert(found.title, found.messages, found.head, private=found.private)
+    await screen.open(chat_id)
 
 
 def _current(screen: ChatView) -> str:
