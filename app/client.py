@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from edgecloud.errors import EdgeCloudError, Unavailable
-from edgecloud.settings import runtime_dir
+from edgecloud.settings import Settings, runtime_dir
 from edgecloud.types import ChatRequest, EmbedRequest, EmbedResult, Event, Health, ModelCard
 from edgecloud.wire import native
+
+from .fingerprint import promise
 
 CONNECT_S = 2.0
 LINE_LIMIT = 64 * 2**20
@@ -32,11 +34,28 @@ def socket_path() -> Path:
     return runtime_dir() / "edgecloud.sock"
 
 
-class GatewayClient:
-    """One connection per call; closing a stream hangs up, which cancels it in the server."""
+class OtherSettings(Unavailable):
+    """The running server would not keep what the settings of this process promise."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, differs: Sequence[str]) -> None:
+        super().__init__(
+            f"The running server has other settings ({', '.join(differs)}), so this runs without it: "
+            "restart it with `edgecloud serve` to use them there."
+        )
+
+
+class GatewayClient:
+    """One connection per call; closing a stream hangs up, which cancels it in the server.
+
+    A server that doesn't keep what `settings` promise answers nothing but `ping` and `stop`; without
+    settings nothing else can be called.
+    """
+
+    aside = ""
+
+    def __init__(self, path: Path, settings: Settings | None = None) -> None:
         self.path = path
+        self._promise = None if settings is None else promise(settings)
 
     async def chat(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
         """As `Gateway.chat`. Raises `Unavailable` if the server dies before the end; its journal keeps the
@@ -79,7 +98,7 @@ class GatewayClient:
         await self._one("feedback", answer=answer, verdict=verdict, over=list(over))
 
     async def ping(self) -> dict[str, Any]:
-        """The server's version, pid, URL and health."""
+        """The server's version, pid, URL and health, and which of our settings `differs` from its own."""
         result: dict[str, Any] = await self._one("ping")
         return result
 
@@ -103,7 +122,7 @@ class GatewayClient:
             asyncio.open_unix_connection(self.path, limit=LINE_LIMIT), CONNECT_S
         )
         try:
-            call = {"version": version(), "op": op, "args": args}
+            call = {"version": version(), "op": op, "args": args, "settings": self._promise}
             writer.write(json.dumps(call, ensure_ascii=False).encode() + b"\n")
             await writer.drain()
             while True:
@@ -131,16 +150,21 @@ class GatewayClient:
             writer.close()
 
 
-async def connect() -> GatewayClient | None:
-    """A client of the running server; None when there is none, or one of another version."""
+async def connect(settings: Settings) -> GatewayClient | None:
+    """A client of the running server; None when there is none, or one of another version.
+
+    Raises `OtherSettings`.
+    """
     path = socket_path()
     if not path.exists():
         return None
-    client = GatewayClient(path)
+    client = GatewayClient(path, settings)
     try:
-        await asyncio.wait_for(client.ping(), CONNECT_S)
+        report = await asyncio.wait_for(client.ping(), CONNECT_S)
     except (OSError, TimeoutError, EdgeCloudError, ValueError):
         return None
+    if report["differs"]:
+        raise OtherSettings(report["differs"])
     return client
 
 

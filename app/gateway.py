@@ -89,6 +89,8 @@ class Gateway:
         self.memory = memory
         self.watchers: list[Callable[[Closing], None]] = []
         """Told of every request that is over."""
+        self.aside = ""
+        """What to tell the person who opened it, once."""
         self._make_lessons = make_lessons
         self._lessons: Lessons | None = None
         self._routing: Routing | None = None

@@ -1,4 +1,4 @@
-"""A gateway for this process: the running server's, when there is one of our version, else one of our own."""
+"""A gateway for this process: the running server's where its version and settings are ours, else our own."""
 
 from __future__ import annotations
 
@@ -91,8 +91,15 @@ def open_answers(settings: Settings) -> AnswerCache:
 
 
 async def open_gateway(settings: Settings) -> Gateway | GatewayClient:
-    """The running server of this version through its private socket, or a gateway of our own."""
-    from .client import connect
+    """The running server of this version and these settings through its private socket, or a gateway of our
+    own, whose `aside` then says why.
+    """
+    from .client import OtherSettings, connect
 
-    client = await connect()
+    try:
+        client = await connect(settings)
+    except OtherSettings as other:
+        gateway = build_gateway(settings)
+        gateway.aside = other.message
+        return gateway
     return client if client is not None else build_gateway(settings)

@@ -1,9 +1,10 @@
 """The private door: a 0600 Unix socket that speaks our own types as JSON lines, one call per connection.
 
-    -> {"version": "0.1.0", "op": "chat", "args": {...}}
+    -> {"version": "0.1.0", "op": "chat", "args": {...}, "settings": {"salt": ..., "hashes": {...}}}
     <- {"value": ...} per event or result, then {"end": true}; or {"error": ...}
 
-A client that hangs up cancels its call. Another version is told so and runs in its own process.
+A client that hangs up cancels its call. Another version, and who has
+other settings, is told so and runs in its own process.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from typing import Any
 from edgecloud.errors import BadRequest, Unavailable, sentence
 from edgecloud.http.drain import Drain, Watch, stopping
 from edgecloud.http.problem import ClientGone
+from edgecloud.settings import Settings
 from edgecloud.telemetry import Metrics, metrics
 from edgecloud.types import Event
 from edgecloud.wire import native
 
 from .client import LINE_LIMIT, socket_path, version
+from .fingerprint import differences
 from .gateway import Gateway
 
 log = logging.getLogger(__name__)
@@ -34,7 +37,8 @@ log = logging.getLogger(__name__)
 class SocketServer:
     """Serves one gateway, draining with the HTTP server whose `drain` it shares.
 
-    `url` is what `ping` reports; `stop` is called when a client asks the server to end.
+    `url` is what `ping` reports; `stop` is called when a client asks the server to end. `settings` are what
+    its clients must have alike: the gateway's own, but for what flags changed for those who use the server.
     """
 
     def __init__(
@@ -43,12 +47,14 @@ class SocketServer:
         url: str,
         stop: Callable[[], None],
         *,
+        settings: Settings | None = None,
         drain: Drain | None = None,
         metrics: Metrics = metrics,
     ) -> None:
         self.gateway = gateway
         self.url = url
         self.stop = stop
+        self.settings = settings or gateway.settings
         self.drain = drain or Drain()
         self.metrics = metrics
         self._server: asyncio.Server | None = None
@@ -118,8 +124,20 @@ class SocketServer:
                 await reader.read(1)
                 return {"type": "http.disconnect"}
 
+            op, promised = call["op"], call.get("settings")
+            differs = differences(promised, self.settings) if promised else ()
+            args = call.get("args", {})
+            if op == "ping":
+                args = {"differs": differs}
+            elif op != "stop" and (differs or not promised):
+                # Checked at each call: a chat may outlive the server that it began with.
+                raise Unavailable(
+                    f"The running server has other settings than this ({', '.join(differs)}): "
+                    "restart whichever is older.",
+                    code="settings_mismatch",
+                )
             async with Watch(hang_up, self.drain):
-                await self._stream(call["op"], call.get("args", {}), writer)
+                await self._stream(op, args, writer)
         except (ConnectionError, ClientGone):
             raise
         except Exception as error:
@@ -143,6 +161,7 @@ class SocketServer:
                     "pid": os.getpid(),
                     "url": self.url,
                     "health": native.dump(await gateway.health()),
+                    "differs": args["differs"],
                 }
             case "chat":
                 async with aclosing(self._counted(gateway.chat(native.load(args["request"])))) as events:

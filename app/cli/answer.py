@@ -51,6 +51,8 @@ async def _stream(
     waiting = asyncio.create_task(_note_a_wait(request.model, quiet=quiet))
     try:
         gateway = await state.open_gateway(settings)
+        if gateway.aside:
+            note(f"edgecloud: {gateway.aside}", quiet=quiet)
         try:
             # From here on and not before: the first thing a gateway does is to write the question down.
             async with asyncio.timeout(request.deadline_s), aclosing(gateway.chat(request)) as events:

@@ -77,9 +77,9 @@ def run_checks(state: State) -> Iterator[Check]:
         try:
             yield Check(name, "ok", check(settings))
         except EdgeCloudError as error:
-            # Without an embedder there are answers; one that is none is a mistake.
-            missing = name == "embedder" and isinstance(error, NotFound)
-            yield Check(name, "warn" if missing else "fail", error.message)
+            # Without an embedder there are answers; one that is none is a mistake. Without the server too.
+            needless = name == "server" or (name == "embedder" and isinstance(error, NotFound))
+            yield Check(name, "warn" if needless else "fail", error.message)
             failed.add(name)
         except Exception as error:
             yield Check(name, "fail", f"The check broke down: {type(error).__name__}: {error}.")
@@ -149,7 +149,7 @@ def _history(settings: Settings) -> str:
 def _server(settings: Settings) -> str:
     from ..client import connect
 
-    client = asyncio.run(connect())
+    client = asyncio.run(connect(settings))
     if client is None:
         return "not running"
     pong = asyncio.run(client.ping())

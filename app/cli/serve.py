@@ -51,18 +51,25 @@ def serve(context: click.Context, /, log_json: bool, **flags: Any) -> None:
     """
     if context.invoked_subcommand is None:
         state = context.find_object(State) or State()
-        run(state.settings(**_overrides(flags)), log_json=log_json)
+        run(state.settings(**_overrides(flags)), log_json=log_json, unflagged=state.settings())
 
 
 @serve.command()
-def status() -> None:
-    """Say whether a server is running, where, and how it is."""
+@click.pass_context
+def status(context: click.Context) -> None:
+    """Say whether a server is running, where, how it is, and if your settings are no longer its own."""
     from edgecloud.wire import native
 
-    report = asyncio.run(_ping())
+    state = context.find_object(State) or State()
+    report = asyncio.run(_ping(state.settings()))
     health = native.load(report["health"])
-    state = health.detail if isinstance(health, Health) else "?"
-    click.echo(f"edgecloud {report['version']} serves {report['url']} (pid {report['pid']}): {state}")
+    condition = health.detail if isinstance(health, Health) else "?"
+    click.echo(f"edgecloud {report['version']} serves {report['url']} (pid {report['pid']}): {condition}")
+    if report["differs"]:
+        click.echo(
+            f"Its settings are not those that hold here now ({', '.join(report['differs'])}): "
+            "`ask` and the chat run without it until it is restarted."
+        )
 
 
 @serve.command()
@@ -83,8 +90,15 @@ def stop() -> None:
 # server
 
 
-def run(settings: Settings, *, log_json: bool = False, build: Build | None = None) -> None:
-    """Serve until a signal. `build` makes the gateway; None is this machine's own.
+def run(
+    settings: Settings,
+    *,
+    log_json: bool = False,
+    build: Build | None = None,
+    unflagged: Settings | None = None,
+) -> None:
+    """Serve until a signal. `build` makes the gateway; None is this machine's own. `unflagged` are the
+    settings without the flags of `serve`, which those who use the server put up with.
 
     Raises `ConfigError` when it may not or cannot listen, `ModelLoadError` and the like when the model fails.
     """
@@ -98,7 +112,7 @@ def run(settings: Settings, *, log_json: bool = False, build: Build | None = Non
     secrets = [*settings.server.all_keys, *(entry.api_key for entry in settings.pool if entry.api_key)]
     configure_logging(settings.log_level, secrets=secrets, as_json=log_json)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, sockets, build))
+        runner.run(_serve(settings, sockets, build, unflagged))
 
 
 def require_key_beyond_loopback(settings: Settings) -> None:
@@ -115,7 +129,9 @@ def require_key_beyond_loopback(settings: Settings) -> None:
             )
 
 
-async def _serve(settings: Settings, sockets: Sequence[socket.socket], build: Build | None) -> None:
+async def _serve(
+    settings: Settings, sockets: Sequence[socket.socket], build: Build | None, unflagged: Settings | None
+) -> None:
     from edgecloud.http.drain import Drain
     from edgecloud.http.server import Server, url_of
 
@@ -133,7 +149,7 @@ async def _serve(settings: Settings, sockets: Sequence[socket.socket], build: Bu
             drain_s=settings.server.drain_s,
             ready=lambda: _announce(settings, url),
         )
-        private = SocketServer(gateway, url, server.stop, drain=drain)
+        private = SocketServer(gateway, url, server.stop, settings=unflagged or settings, drain=drain)
         await private.start()
         try:
             await server.serve(list(sockets))
@@ -168,8 +184,8 @@ def _announce(settings: Settings, url: str) -> None:
 # server
 
 
-async def _ping(*, stop: bool = False) -> dict[str, Any]:
-    client = _client()
+async def _ping(settings: Settings | None = None, *, stop: bool = False) -> dict[str, Any]:
+    client = _client(settings)
     try:
         report = await client.ping()
         if stop:
@@ -179,10 +195,10 @@ async def _ping(*, stop: bool = False) -> dict[str, Any]:
     return report
 
 
-def _client() -> GatewayClient:
+def _client(settings: Settings | None) -> GatewayClient:
     from ..client import GatewayClient, socket_path
 
-    return GatewayClient(socket_path())
+    return GatewayClient(socket_path(), settings)
 
 
 def _alive(pid: int) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .shell import State, print_json, print_text
+from .shell import State, note, print_json, print_text
 
 if TYPE_CHECKING:
     from edgecloud.settings import Settings
@@ -42,6 +42,8 @@ def print_story(story: dict[str, Any], *, as_json: bool) -> None:
 
 async def _plan(state: State, settings: Settings, request: ChatRequest) -> dict[str, Any]:
     gateway = await state.open_gateway(settings)
+    if gateway.aside:
+        note(f"edgecloud: {gateway.aside}")
     try:
         return await gateway.explain(request)
     finally:

@@ -21,10 +21,13 @@ from .state.commands import COMMANDS
 from .state.preferences import Preferences
 
 THEMES = {"dark": "textual-dark", "light": "textual-light", "ansi": "ansi-dark"}
+ASIDE_S = 10.0
 
 
 class EdgeCloudApp(App[None]):
-    """`crashed` is told of a bug of ours; whoever runs the app says so once the terminal is itself again."""
+    """`crashed` is told of a bug of ours; whoever runs the app says so once the terminal is itself again.
+    `aside` is shown at the start.
+    """
 
     CSS_PATH = "style/app.tcss"
     TITLE = "edgecloud"
@@ -48,6 +51,7 @@ class EdgeCloudApp(App[None]):
         draft: DraftFile | None = None,
         crashed: Callable[[Exception], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        aside: str = "",
     ) -> None:
         super().__init__()
         self.gateway = gateway
@@ -65,6 +69,11 @@ class EdgeCloudApp(App[None]):
         self.theme = THEMES.get(theme, theme)
         self.set_keymap(keys or {})
         self._crashed = crashed
+        self._aside = aside
+
+    def on_mount(self) -> None:
+        if self._aside:
+            self.notify(self._aside, severity="warning", markup=False, timeout=ASIDE_S)
 
     def get_default_screen(self) -> Screen[None]:
         return self.chat

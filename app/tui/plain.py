@@ -214,6 +214,8 @@ async def _run(
 
     store = open_store(settings)
     gateway = await open_gateway(settings)
+    if gateway.aside:
+        say(f"-- {gateway.aside}\n")
     held = PlainChat(gateway, store, settings, preferences, read=input, say=say)
     running = asyncio.ensure_future(held.run(await which_chat(store, chat)))
     code = 0

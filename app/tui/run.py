@@ -74,6 +74,7 @@ async def _run(
             keys=dict(settings.chat.keys),
             draft=DraftFile(data_dir() / "draft.md") if settings.history.enabled else None,
             crashed=crashed,
+            aside=gateway.aside,
         )
         leaving: set[asyncio.Task[None]] = set()
 

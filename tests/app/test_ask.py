@@ -62,6 +62,8 @@ FINISH = Finish(Usage(3, 2, 1), RECEIPT, "chat-1", "msg-1")
 class Gate:
     """A gateway that plays events and errors, and remembers what it was asked and whether it was closed."""
 
+    aside = ""
+
     def __init__(self, *script: Event | EdgeCloudError | Callable[[], None] | None) -> None:
         self.script = script
         self.requests: list[ChatRequest] = []

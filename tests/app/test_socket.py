@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from edgecloud.app import client as client_module
-from edgecloud.app.client import GatewayClient, connect, socket_path
+from edgecloud.app.client import GatewayClient, OtherSettings, connect, socket_path
 from edgecloud.app.socket_server import SocketServer
 from edgecloud.errors import ContextLengthExceeded, EdgeCloudError, ModelNotFound, Unavailable
+from edgecloud.settings import RouterSettings, Settings
 from edgecloud.telemetry import Metrics
 from edgecloud.types import ChatRequest, EmbedRequest, Finish, Health, Message, Start, TextDelta
 from tests.support.fake_engine import FakeEngine
@@ -49,7 +50,7 @@ async def server(engine: FakeEngine) -> AsyncIterator[SocketServer]:
 
 @pytest.fixture
 async def client(server: SocketServer) -> GatewayClient:
-    client = await connect()
+    client = await connect(Settings())
     assert client is not None
     return client
 
@@ -127,14 +128,14 @@ async def test_another_version_means_run_in_process(
     server: SocketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "version", lambda: "0.0.0-other")
-    assert await connect() is None
+    assert await connect(Settings()) is None
 
 
 async def test_no_server_a_stale_socket_or_nonsense_mean_run_in_process(runtime: Path) -> None:
-    assert await connect() is None
+    assert await connect(Settings()) is None
     os.mkdir(runtime, 0o700)
     socket_path().touch()
-    assert await connect() is None
+    assert await connect(Settings()) is None
 
     async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -142,15 +143,15 @@ async def test_no_server_a_stale_socket_or_nonsense_mean_run_in_process(runtime:
 
     socket_path().unlink()
     async with await asyncio.start_unix_server(nonsense, socket_path()):
-        assert await connect() is None
+        assert await connect(Settings()) is None
 
 
 async def test_a_stale_socket_is_taken_over_and_a_live_one_is_not(server: SocketServer) -> None:
     second = SocketServer(fake_gateway(FakeEngine()), "http://127.0.0.1:1", stop=lambda: None)
     assert not await second.start()
-    assert await connect() is not None
+    assert await connect(Settings()) is not None
     await second.aclose()
-    assert await connect() is not None, "the second server removed the first one's socket"
+    assert await connect(Settings()) is not None, "the second server removed the first one's socket"
     await server.aclose()
     socket_path().touch()
     assert await second.start()
@@ -167,7 +168,28 @@ async def test_nonsense_from_a_client_hurts_nobody(server: SocketServer, line: b
     answer = await reader.read()
     assert answer == b"" or b'"error"' in answer
     writer.close()
-    assert await connect() is not None
+    assert await connect(Settings()) is not None
+
+
+async def test_other_settings_mean_run_in_process_and_end_nothing_but_answers(
+    server: SocketServer, client: GatewayClient
+) -> None:
+    server.settings = Settings(router=RouterSettings(mode="local"))
+    with pytest.raises(OtherSettings, match=r"\(router\.mode\)"):
+        await connect(Settings())
+    with pytest.raises(Unavailable, match=r"\(router\.mode\)") as caught:
+        await _text(client)
+    assert caught.value.code == "settings_mismatch"
+    assert (await client.ping())["differs"] == ["router.mode"]
+    await client.stop()
+    assert server.stops == [1]  # type: ignore[attr-defined]
+
+
+async def test_who_does_not_say_what_settings_it_has_is_not_answered(server: SocketServer) -> None:
+    silent = GatewayClient(socket_path())
+    assert (await silent.ping())["differs"] == []
+    with pytest.raises(Unavailable):
+        await _text(silent)
 
 
 async def test_stop_asks_the_server_to_drain(server: SocketServer, client: GatewayClient) -> None:
@@ -190,7 +212,7 @@ async def test_a_drain_lets_running_answers_finish_and_sends_new_ones_elsewhere(
     while not engine.generated:  # noqa: ASYNC110 - the engine has no event for it
         await asyncio.sleep(0.01)
     server.drain.begin(30)
-    assert await connect() is None, "a new caller was let in"
+    assert await connect(Settings()) is None, "a new caller was let in"
     await server.aclose()
     assert await running == "Hello, world!"
 

@@ -28,7 +28,9 @@ def main(port: str, drain_s: str, hang_at: str, key: str = "") -> None:
         decode_s=0.02,
         hang_at=hang if hang >= 0 else None,
     )
-    run(settings, build=lambda settings: fake_gateway(engine, settings=settings))
+    # Nobody else answers, whatever pools the settings name.
+    alone = settings.model_copy(update={"pool": ()})
+    run(settings, build=lambda _: fake_gateway(engine, settings=alone))
 
 
 if __name__ == "__main__":

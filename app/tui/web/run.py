@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from edgecloud.settings import Settings
 
-from ...client import connect
+from ...client import OtherSettings, connect
 from ...logs import redirect_native_output
 from ...open import build_gateway
 from ...socket_server import SocketServer
@@ -21,7 +21,11 @@ def run_web(settings: Settings, command: Sequence[str], port: int, announce: Cal
 
 
 async def _run(settings: Settings, command: Sequence[str], port: int, announce: Callable[[str], None]) -> int:
-    if await connect() is not None:
+    try:
+        is_alone = await connect(settings) is None
+    except OtherSettings:
+        is_alone = False  # The socket is that server's: each tab answers in its own process, and says so.
+    if not is_alone:
         return await serve(command, port, announce)
     # Each tab is a process: through the private socket they share one model.
     gateway = build_gateway(settings)
