@@ -33,7 +33,9 @@ def permit(engine: Engine, request: ChatRequest, settings: Settings) -> None:
     else:
         return
     raise NoPermittedRoute(
-        f"{engine.name} is not on this machine and {why}: ask for a local one.", param="model"
+        f"{engine.name} is not on this machine and {why}: ask for a local one, or set `local = true` in its "
+        "entry (`edgecloud pool add --local`) if it computes here.",
+        param="model",
     )
 
 

@@ -108,7 +108,8 @@ def _way_out(able: list[Removed]) -> str:
     ways = {
         "private": "Ask something that a model here can answer, or take the private text out.",
         "region": "Add the region to privacy.regions if prompts may go there.",
-        "offline": "Switch offline mode off, or pull a model that can answer here.",
+        "offline": "Switch offline mode off, pull a model that can answer here, or set `local = true` in the "
+        "entry of a pool that computes here (`edgecloud pool add --local`).",
         "mode_local": "Choose another mode.",
         "mode_pool": "Choose another mode.",
         "key_engine": "Ask for another engine, or another key.",

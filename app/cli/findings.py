@@ -24,7 +24,10 @@ def model(settings: Settings) -> str:
     pool = next((entry for entry in settings.pool if entry.name == settings.model), None)
     if pool is not None:
         if settings.offline and not pool.local:
-            raise NoPermittedRoute(f"{pool.name} is not on this machine and offline mode is on.")
+            raise NoPermittedRoute(
+                f"{pool.name} is not on this machine and offline mode is on: set `local = true` in its entry "
+                "if it computes here."
+            )
         return f"{pool.name}: {pool.model} at {pool.url}"
     file = resolve(settings.model, settings, kind="chat")
     if file.kind != "chat":
