@@ -29,15 +29,14 @@ def plan_story(plan: Plan) -> dict[str, Any]:
 
 def named_story(request: ChatRequest, engine: Engine) -> dict[str, Any]:
     """A request for one engine, which nobody has carried out: there is no `decision`."""
-    place = "on this machine" if engine.local else "elsewhere"
+    place = "here" if engine.local else "elsewhere"
     return {
         "id": request.id,
         "engine": engine.name,
+        "model": request.model,
         "local": engine.local,
         "decision": None,
-        "sentences": [
-            f"{engine.name} ({place}) would be asked: it is the one that was named, so nothing is weighed."
-        ],
+        "sentences": [f"{request.model} would answer, {place}: it is named, so nothing is weighed."],
     }
 
 

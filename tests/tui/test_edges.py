@@ -120,7 +120,7 @@ def test_what_the_router_would_do_is_one_line() -> None:
 
 
 def test_a_model_that_is_named_is_where_it_would_go() -> None:
-    told = of_story({"decision": None, "engine": "smollm2", "local": True, "sentences": []}, 400)
+    told = of_story({"decision": None, "model": "smollm2", "local": True, "sentences": []}, 400)
 
     assert told.line() == "smollm2 on this machine · about 100 tokens"
     assert told.is_local

@@ -54,7 +54,7 @@ def of_story(story: Mapping[str, Any], num_characters: int) -> Preview:
     tokens = num_characters // CHARACTERS_PER_TOKEN
     if story["decision"] is None:
         place = "on this machine" if story["local"] else "on a pool"
-        return Preview(f"{story['engine']} {place}", story["local"], tokens)
+        return Preview(f"{story['model']} {place}", story["local"], tokens)
     decision = load_record(Decision, story["decision"])
     first = decision.candidates[0]
     place = "on this machine" if first.local else "on a pool"
