@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from contextlib import closing
+from typing import TYPE_CHECKING
 
+from edgecloud.errors import StorageError
 from edgecloud.settings import data_dir, load
+
+if TYPE_CHECKING:
+    from .history import History
+
+log = logging.getLogger(__name__)
+
+
+def forget_expired(history: History, retention_days: int) -> None:
+    """Delete the chats that nobody used for so many days, with all that was derived from them; 0 keeps all.
+
+    Where that can't be deleted now the chats stay too: they are what the next start finds it by.
+    """
+    old = history.expired(retention_days)
+    if not old:
+        return
+    try:
+        forget_chats(old)
+    except StorageError as error:
+        log.warning("old chats are kept until the next start: %s", error.message)
+        return
+    history.remove(old)
 
 
 def forget_chats(chat_ids: Collection[str]) -> bool:

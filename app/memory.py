@@ -131,7 +131,9 @@ class Memory:
         from ..cache.key import key_of
 
         cache = self._settings.cache
-        return key_of(request, languages=cache.languages, lifetime_s=86_400 * cache.lifetime_days)
+        # No answer outlives the chats of its time, also where a server runs on and on.
+        days = min(cache.lifetime_days, self._settings.history.retention_days or cache.lifetime_days)
+        return key_of(request, languages=cache.languages, lifetime_s=86_400 * days)
 
     async def _look(self, key: Key, request: ChatRequest, answerers: Collection[str]) -> _Looked:
         """Look the request up; trouble is a miss."""

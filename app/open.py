@@ -35,12 +35,12 @@ def build_gateway(settings: Settings) -> Gateway:
     from .memory import Memory
 
     def open_history() -> History:
+        from .forgetting import forget_expired
         from .history import History
 
         history = History(data_dir() / "edgecloud.db")
         history.recover()
-        if settings.history.retention_days:
-            history.prune(settings.history.retention_days)
+        forget_expired(history, settings.history.retention_days)
         return history
 
     def open_ledger() -> Ledger:

@@ -216,13 +216,12 @@ class History:
         with self._reading() as connection:
             return self.remove([id for (id,) in connection.execute("SELECT id FROM chats")])
 
-    def prune(self, retention_days: int) -> Removal:
-        """Remove the chats last used longer ago than this, but running ones; 0 keeps all."""
+    def expired(self, retention_days: int) -> tuple[str, ...]:
+        """The chats last used longer ago than this, but running ones; none for 0, which keeps all."""
         if retention_days <= 0:
-            return Removal(0, 0, purged=True)
+            return ()
         with self._reading() as connection:
-            old = removing.expired(connection, self._clock() - retention_days * _DAY_S)
-        return self.remove(old) if old else Removal(0, 0, purged=True)
+            return tuple(removing.expired(connection, self._clock() - retention_days * _DAY_S))
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

@@ -21,7 +21,7 @@ from edgecloud.cache.answers import AnswerCache
 from edgecloud.engine import Embedder
 from edgecloud.errors import ModelNotFound, StorageError, UpstreamError
 from edgecloud.router.ledger import Ledger, RequestEntry
-from edgecloud.settings import CacheSettings, Settings
+from edgecloud.settings import CacheSettings, HistorySettings, Settings
 from edgecloud.types import (
     CacheInfo,
     ChatRequest,
@@ -264,6 +264,16 @@ async def test_cut_interrupted_and_unkept_answers_are_computed_again(tmp_path: P
         last = await collect(gateway, ask())
     assert finish(last).receipt.cache == CacheInfo("miss")
     assert len(engine.requests) == 4
+
+
+async def test_no_answer_is_kept_for_longer_than_chats_are(tmp_path: Path) -> None:
+    settings = Settings(history=HistorySettings(retention_days=2))
+    async with remembering(tmp_path, settings=settings) as gateway:
+        await collect(gateway, ask())
+    cache = AnswerCache(tmp_path / "cache.db")
+    (entry,) = cache.entries()
+    cache.close()
+    assert entry.expires - entry.created == pytest.approx(2 * 86_400)
 
 
 async def test_a_vector_is_made_only_where_it_is_of_use(tmp_path: Path) -> None:
