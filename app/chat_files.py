@@ -14,6 +14,7 @@ from edgecloud.errors import BadRequest
 from edgecloud.types import Message, ToolCall
 
 from .chats import PRIVATE_LINE, Chat, Status, StoredMessage, as_json, as_markdown
+from .pins import with_pin
 
 MAX_BYTES = 256 * 2**20
 
@@ -42,6 +43,7 @@ def export_chat(chat: Chat, name: str) -> Path:
 
     Returns where it is. Raises `BadRequest`; never writes over a file.
     """
+    chat = with_pin(chat)
     path = Path(name).expanduser()
     is_json = path.suffix == ".json"
     write_private(path, json.dumps(as_json(chat), indent=2) + "\n" if is_json else as_markdown(chat))

@@ -70,6 +70,11 @@ class PrivacyDesk:
             self._books.bind(session, dump_record(privacy))
 
 
+def was_found(kept: Any) -> bool:
+    """Whether a conversation's record in the ledger binds it by more than somebody's wish."""
+    return _without_wishes(load_record(Privacy, kept)).local_only
+
+
 def _without_wishes(privacy: Privacy) -> Privacy:
     reasons = tuple(reason for reason in privacy.reasons if reason.label not in WISHES)
     return Privacy(bool(reasons), reasons)

@@ -131,13 +131,15 @@ def _count(number: int, thing: str) -> str:
 
 
 def _find(state: State, name: str | None) -> Chat:
+    from ..pins import with_pin
+
     store = state.history()
     if name is not None:
-        return store.show(store.resolve(name))
+        return with_pin(store.show(store.resolve(name)))
     last = store.list(1)
     if not last:
         raise NotFound("There are no chats yet.")
-    return store.show(last[0].id)
+    return with_pin(store.show(last[0].id))
 
 
 def _print_chat(chat: Chat, *, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,11 @@ from edgecloud.app.chat_files import export_chat, import_chat
 from edgecloud.app.chats import PRIVATE_LINE, StoredMessage
 from edgecloud.app.history import History
 from edgecloud.errors import BadRequest, NotFound
+from edgecloud.router.facts import Privacy, PrivacyReason
+from edgecloud.router.ledger import Ledger
+from edgecloud.router.privacy import ASKED
 from edgecloud.types import ChatRequest, Message, TextDelta
+from edgecloud.wire.native import dump_record
 
 
 class Clock:
@@ -24,7 +29,8 @@ class Clock:
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> History:
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> History:
+    monkeypatch.setenv("EDGECLOUD_HOME", str(tmp_path))
     return History(tmp_path / "edgecloud.db", clock=Clock())
 
 
@@ -72,6 +78,21 @@ def test_the_pin_of_a_chat_goes_with_its_file(history: History, tmp_path: Path, 
         assert found.private is private, "what was said in the chat is not its head"
         copy = history.insert(found.title, found.messages, found.head, private=found.private)
         assert history.show(copy).private is private
+
+
+@pytest.mark.parametrize(
+    ("found", "private"), [(PrivacyReason("path", "it holds a file"), True), (ASKED, False)]
+)
+def test_what_was_found_in_a_chat_binds_its_copy_and_a_wish_that_was_taken_back_does_not(
+    history: History, tmp_path: Path, found: PrivacyReason, private: bool
+) -> None:
+    chat_id = asked(history)
+    with closing(Ledger(tmp_path / "edgecloud.db")) as ledger:
+        ledger.bind(chat_id, dump_record(Privacy(True, (found,))))
+
+    path = export_chat(history.show(chat_id), str(tmp_path / "chat.json"))
+
+    assert import_chat(str(path)).private is private
 
 
 def test_a_file_that_does_not_say_whether_it_is_pinned_is_not(history: History, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +20,11 @@ from edgecloud.app.tui.screens.picker import Picker
 from edgecloud.app.tui.state.preferences import Preferences
 from edgecloud.app.tui.widgets.receipt import ReceiptLine
 from edgecloud.app.tui.widgets.sidebar import ChatList, Sidebar
+from edgecloud.router.facts import Privacy, PrivacyReason
+from edgecloud.router.ledger import Ledger
 from edgecloud.settings import BudgetSettings, PoolEntry, Settings, load
 from edgecloud.types import CacheInfo
+from edgecloud.wire.native import dump_record
 from tests.support.fake_engine import FakeEngine
 
 from .chatting import driven, make_app, make_gateway, until, words
@@ -113,6 +117,21 @@ async def test_a_chat_comes_back_from_its_file(tmp_path: Path, suffix: str) -> N
 
         assert [(node.role, node.message.content) for node in user.session.conversation.path] == before
         assert len(await user.app.store.chats()) == 2
+
+
+async def test_a_fork_of_a_chat_that_something_found_in_it_keeps_here_is_pinned(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.ask("one")
+        assert user.session.chat_id is not None
+        (tmp_path / "home").mkdir(exist_ok=True)
+        with closing(Ledger(tmp_path / "home" / "edgecloud.db")) as ledger:
+            found = Privacy(True, (PrivacyReason("path", "it holds a file that stays here"),))
+            ledger.bind(user.session.chat_id, dump_record(found))
+
+        await user.do("/fork")
+
+        assert user.session.title == "one (fork)"
+        assert user.session.preferences.private
 
 
 @pytest.mark.parametrize("suffix", ["json", "md"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgecloud.errors import BadRequest
 
+from ...pins import with_pin
 from ..widgets.code import CodeBlock
 from .judging import shown
 
@@ -68,7 +71,8 @@ async def fork(screen: ChatView, _: str) -> None:
         node.id,
         {id: receipt for id, receipt in receipts.items() if id in of_path},
     )
-    await screen.store.set_notes(chat_id, session.preferences.noted())
+    private = (await asyncio.to_thread(with_pin, chat)).private or session.preferences.private
+    await screen.store.set_notes(chat_id, replace(session.preferences, private=private).noted())
     await screen.open(chat_id)
     screen.say("Forked: this chat goes on by itself.")
 

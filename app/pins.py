@@ -1,0 +1,33 @@
+"""What keeps a stored chat on this machine, its switch or what was found in it: so its copies stay."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+
+from edgecloud.settings import data_dir
+
+from .chats import Chat
+
+
+def with_pin(chat: Chat) -> Chat:
+    """The chat, `private` too where something that was found in it keeps it here. Raises `StorageError`.
+
+    A copy is another chat, of which that is not known: of a file in a private place it holds only the text.
+    """
+    return replace(chat, private=chat.private or _is_bound(chat.summary.id))
+
+
+def _is_bound(chat_id: str) -> bool:
+    from ..router.ledger import Ledger
+
+    path = data_dir() / "edgecloud.db"
+    if not path.exists():
+        return False
+    with closing(Ledger(path)) as ledger:
+        kept = ledger.binding(chat_id)
+    if kept is None:
+        return False
+    from .privacy import was_found
+
+    return was_found(kept)
