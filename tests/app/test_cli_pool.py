@@ -89,7 +89,9 @@ def test_a_name_that_means_something_else_is_refused(home: Path, name: str) -> N
     assert [entry.name for entry in load().pool] == ["box"]
 
 
-@pytest.mark.parametrize("before", ["", "pool = []\n[server]\nport = 1\n", "pool = [ # none\n]"])
+@pytest.mark.parametrize(
+    "before", ["", "pool = []\nmodel = 'smollm2'\n[server]\nport = 1\n", "pool = [ # none\n]"]
+)
 def test_servers_come_and_go(home: Path, before: str) -> None:
     (home / "config.toml").write_text(before)
     for name in ("a", "b"):

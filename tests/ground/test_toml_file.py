@@ -97,10 +97,11 @@ def test_whatever_the_file_looks_like_it_says_afterwards_what_was_meant(
     assert comments - {" one", " none yet"} <= {line.partition("#")[2] for line in text.splitlines()}
 
 
-def test_what_cannot_be_changed_is_refused_in_a_sentence() -> None:
-    """A value that TOML has no word for stands for any edit whose text does not say what was meant."""
+@pytest.mark.parametrize("value", [lambda document: object(), lambda document: type(document).__name__])
+def test_what_cannot_be_changed_is_refused_in_a_sentence(value: Callable[[Any], object]) -> None:
+    """A value that TOML has no word for, and one that differs in the text, stand for whatever goes wrong."""
     with pytest.raises(ConfigError, match=r"^config\.toml is written in a way .*`edgecloud config edit`"):
-        changed("a = 1\n", lambda document: document.update(b=object()), PATH)
+        changed("a = 1\n", lambda document: document.update(b=value(document)), PATH)
 
 
 def test_the_tables_of_a_list_have_lines_of_their_own() -> None:
