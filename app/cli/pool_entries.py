@@ -100,7 +100,6 @@ def add(
         if document.get("pool"):
             document["pool"].append(fields)
         else:
-            document.pop("pool", None)  # an empty one, which no [[pool]] may follow
             document["pool"] = [fields]
 
     rewrite(change)

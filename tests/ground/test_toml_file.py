@@ -55,7 +55,6 @@ def add(document: Any) -> None:
     if document.get("pool"):
         document["pool"].append(ENTRY)
     else:
-        document.pop("pool", None)
         document["pool"] = [ENTRY]
 
 
@@ -85,7 +84,7 @@ CHANGES = st.sampled_from(
 def test_whatever_the_file_looks_like_it_says_afterwards_what_was_meant(
     text: str, cut: bool, changes: list[Callable[[Any], None]]
 ) -> None:
-    text = text.rstrip("\n") if cut else text
+    text = text.rstrip("\r\n") if cut else text
     wanted = tomllib.loads(text)
     comments = {line.partition("#")[2] for line in text.splitlines() if "#" in line}
 
