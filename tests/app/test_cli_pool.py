@@ -99,6 +99,7 @@ def test_servers_come_and_go(home: Path, before: str) -> None:
         assert [entry.name for entry in load().pool] == [name]
         pool("rm", name)
         assert load().pool == ()
+        assert "pool" not in (home / "config.toml").read_text()
 
 
 def test_a_key_in_the_open_is_refused(home: Path) -> None:
