@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args
 from edgecloud.errors import BadRequest
 from edgecloud.types import Message, ToolCall
 
-from .chats import PRIVATE_LINE, Chat, Status, StoredMessage, as_json, as_markdown
+from .chats import PRIVATE_LINE, Chat, Seam, Status, StoredMessage, as_json, as_markdown
 from .pins import with_pin
 
 MAX_BYTES = 256 * 2**20
@@ -112,6 +112,7 @@ def _stored(row: Mapping[str, Any]) -> StoredMessage:
         finish_reason=row.get("finish_reason"),
         receipt_id=None,
         error=row.get("error"),
+        seams=tuple(Seam(int(seam["position"]), str(seam["text"])) for seam in row.get("seams", ())),
     )
 
 

@@ -32,8 +32,18 @@ class ChatSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Seam:
+    """Where in an answer's text, after so many characters, something happened that a sentence tells: another
+    engine goes on, or answers instead.
+    """
+
+    position: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """One node of a chat's tree. The last four are of answers only."""
+    """One node of a chat's tree. The last five are of answers only."""
 
     id: str
     parent_id: str | None
@@ -44,6 +54,7 @@ class StoredMessage:
     finish_reason: str | None = None
     receipt_id: str | None = None
     error: str | None = None
+    seams: tuple[Seam, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,15 @@ from edgecloud.types import (
     ChatRequest,
     ChoiceDone,
     Event,
+    Notice,
     ReasoningDelta,
     Receipt,
     TextDelta,
     ToolCall,
     ToolCallDelta,
 )
+
+from .chats import Seam, prompt_of
 
 if TYPE_CHECKING:
     from .history import History, Turn
@@ -51,16 +54,21 @@ class Ending(NamedTuple):
 
 
 class OpenTurn:
-    """One answer being written. Deltas gather here until the thread takes them, then comes the `ending`."""
+    """One answer being written. Deltas gather here until the thread takes them, then comes the `ending`.
 
-    def __init__(self, turn: Turn) -> None:
+    `num_chars` is how long what the caller wrote of the answer is, if it began it.
+    """
+
+    def __init__(self, turn: Turn, num_chars: int = 0) -> None:
         self.turn = turn
         self.ending: Ending | None = None
         self._lock = threading.Lock()
         self._text: dict[int, list[str]] = {}
         self._reasoning: dict[int, list[str]] = {}
         self._calls: dict[int, dict[int, ToolCall]] = {}
+        self._num_chars = num_chars
         self.reasons: dict[int, str] = {}
+        self.seams: list[Seam] = []
 
     def add(self, event: Event) -> None:
         """Note one event of the stream."""
@@ -68,6 +76,7 @@ class OpenTurn:
             match event:
                 case TextDelta():
                     self._text.setdefault(event.index, []).append(event.text)
+                    self._num_chars += len(event.text) if event.index == 0 else 0
                 case ReasoningDelta():
                     self._reasoning.setdefault(event.index, []).append(event.text)
                 case ToolCallDelta():
@@ -78,6 +87,8 @@ class OpenTurn:
                     )
                 case ChoiceDone():
                     self.reasons[event.index] = event.reason
+                case Notice(kind="rerouted" | "continued" | "truncated"):
+                    self.seams.append(Seam(self._num_chars, event.text))
 
     def take(self) -> dict[int, tuple[str, str]]:
         """What has gathered since the last take: choice index to (text, reasoning)."""
@@ -121,7 +132,7 @@ class Journal:
         """
 
         def write(history: History) -> OpenTurn:
-            open_turn = OpenTurn(history.begin(request))
+            open_turn = OpenTurn(history.begin(request), len(prompt_of(request)[1]))
             # Here and not in the caller: the thread must know of it before it goes back to sleep.
             self._open.add(open_turn)
             return open_turn
@@ -254,7 +265,15 @@ class Journal:
             if open_turn.ending is None:
                 return
             receipt, status, error = open_turn.ending
-            history.finish(open_turn.turn, receipt, open_turn.reasons, open_turn.tool_calls(), status, error)
+            history.finish(
+                open_turn.turn,
+                receipt,
+                open_turn.reasons,
+                open_turn.tool_calls(),
+                status,
+                error,
+                open_turn.seams,
+            )
         except StorageError:
             open_turn.put_back(slices)
             raise

@@ -14,7 +14,7 @@ from edgecloud.errors import BadRequest, NotFound
 from edgecloud.types import new_id
 
 from ..chats import ROOT_PATH, StoredMessage, extend_path
-from .tables import store_content
+from .tables import pack_seams, store_content
 
 MAX_TITLE = 200
 
@@ -144,11 +144,12 @@ def insert(
         connection.execute(
             """INSERT INTO messages
                (id, chat_id, parent_id, path, content_id, reasoning, status, created, updated, model,
-                finish_reason, error, receipt_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+                finish_reason, error, receipt_id, seams)
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
             (
                 message_id, chat_id, parent_id, path, content_id, stored.message.reasoning, status,
                 stored.created, now, stored.model, stored.finish_reason, stored.error,
-                new_receipts.get(stored.receipt_id or ""),
+                new_receipts.get(stored.receipt_id or ""), pack_seams(stored.seams),
             ),
         )  # fmt: skip
         paths[stored.id] = message_id, path

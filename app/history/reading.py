@@ -12,7 +12,7 @@ from edgecloud.types import Message
 
 from ..chats import Asked, Chat, ChatSummary, Content, Status, StoredMessage
 from .organizing import notes
-from .tables import marks, read_slices
+from .tables import marks, read_slices, unpack_seams
 
 MIN_PREFIX = 4
 """Digits that the beginning of a chat's id must have to stand for it."""
@@ -68,7 +68,7 @@ def show(connection: sqlite3.Connection, chat_id: str) -> Chat:
         raise _no_such_chat(chat_id)
     rows = connection.execute(
         """SELECT messages.id, parent_id, status, created, model, finish_reason, receipt_id, error,
-                  reasoning, role, text, extra
+                  seams, reasoning, role, text, extra
            FROM messages LEFT JOIN contents ON contents.id = content_id
            WHERE chat_id = ? ORDER BY number""",
         (chat_id,),
@@ -125,6 +125,7 @@ def _stored_message(
     finish_reason: str | None,
     receipt_id: str | None,
     error: str | None,
+    seams: str | None,
     reasoning: str | None,
     role: str | None,
     text: str | None,
@@ -133,4 +134,6 @@ def _stored_message(
     if status == "running":
         text, reasoning = read_slices(connection, id)
     message = Content(role or "assistant", text or "", extra).message(reasoning or None)
-    return StoredMessage(id, parent_id, message, status, created, model, finish_reason, receipt_id, error)
+    return StoredMessage(
+        id, parent_id, message, status, created, model, finish_reason, receipt_id, error, unpack_seams(seams)
+    )

@@ -17,7 +17,7 @@ from typing import Any
 from edgecloud.storage import open_database, storage_errors, this_process, transaction
 from edgecloud.types import ChatRequest, Message, Receipt, ToolCall
 
-from ..chats import Asked, Chat, ChatSummary, Hit, Status, StoredMessage
+from ..chats import Asked, Chat, ChatSummary, Hit, Seam, Status, StoredMessage
 from . import organizing, reading, removing, searching, writing
 from .removing import Removal
 from .tables import MIGRATIONS
@@ -72,10 +72,15 @@ class History:
         tool_calls: Mapping[int, Sequence[ToolCall]],
         status: Status,
         error: str | None = None,
+        seams: Sequence[Seam] = (),
     ) -> None:
-        """End the running answers: fold the slices of each into one content, and keep the receipt."""
+        """End the running answers: fold the slices of each into one content, and keep the receipt and the
+        first choice's seams.
+        """
         with self._writing() as connection:
-            writing.finish(connection, turn, receipt, reasons, tool_calls, status, error, self._clock())
+            writing.finish(
+                connection, turn, receipt, reasons, tool_calls, status, error, self._clock(), seams
+            )
 
     def recover(self) -> int:
         """Keep what dead processes had written and mark it interrupted; finish a purge that was blocked.

@@ -6,13 +6,14 @@ chats ──< messages (a tree: parent) >── contents (each text once, by has
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 
 from edgecloud.storage import Migration
 from edgecloud.types import Message
 
-from ..chats import Content, storable
+from ..chats import Content, Seam, storable
 
 
 def create_history(connection: sqlite3.Connection) -> None:
@@ -57,7 +58,11 @@ def create_chat_notes(connection: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: Sequence[Migration] = (create_history, create_chat_notes)
+def add_seams(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE messages ADD COLUMN seams TEXT")  # JSON: [[position, text], …]
+
+
+MIGRATIONS: Sequence[Migration] = (create_history, create_chat_notes, add_seams)
 
 
 def store_content(connection: sqlite3.Connection, message: Message) -> tuple[int, bytes]:
@@ -100,6 +105,14 @@ def read_slices(connection: sqlite3.Connection, message_id: str) -> tuple[str, s
 
 def marks(values: Sequence[object]) -> str:
     return ",".join("?" * len(values))
+
+
+def pack_seams(seams: Sequence[Seam]) -> str | None:
+    return json.dumps([[seam.position, storable(seam.text)] for seam in seams]) if seams else None
+
+
+def unpack_seams(packed: str | None) -> tuple[Seam, ...]:
+    return tuple(Seam(position, text) for position, text in json.loads(packed)) if packed else ()
 
 
 def get_state(connection: sqlite3.Connection, key: str) -> int:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from edgecloud.storage import Owner
 from edgecloud.types import ChatRequest, Message, Receipt, ToolCall, new_id
 
-from ..chats import ROOT_PATH, Status, extend_path, paths_of, prompt_of, title_of
+from ..chats import ROOT_PATH, Seam, Status, extend_path, paths_of, prompt_of, title_of
 from .organizing import pin
-from .tables import drop_content, marks, read_slices, store_content, store_slice
+from .tables import drop_content, marks, pack_seams, read_slices, store_content, store_slice
 
 HEARTBEAT_STALE_S = 15.0
 """Where a process id may have been used again, an answer without a heartbeat for this long is given up."""
@@ -84,8 +84,11 @@ def finish(
     status: Status,
     error: str | None,
     now: float,
+    seams: Sequence[Seam] = (),
 ) -> None:
-    """End the running answers: fold the slices of each into one content, and keep the receipt."""
+    """End the running answers: fold the slices of each into one content, and keep the receipt. `seams` are
+    the first choice's, as what is continued has no other.
+    """
     if not connection.execute("SELECT 1 FROM chats WHERE id = ?", (turn.chat_id,)).fetchone():
         return  # removed by the user while it was being answered
     for index, message_id in enumerate(turn.message_ids):
@@ -98,6 +101,10 @@ def finish(
                 "UPDATE messages SET receipt_id = ?, model = ? WHERE id = ?",
                 (receipt.id, receipt.model, message_id),
             )
+    if seams:
+        connection.execute(
+            "UPDATE messages SET seams = ? WHERE id = ?", (pack_seams(seams), turn.message_ids[0])
+        )
     if receipt is not None:
         connection.execute(
             "INSERT OR REPLACE INTO receipts (id, chat_id, created, json) VALUES (?, ?, ?, ?)",

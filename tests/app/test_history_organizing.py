@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgecloud.app.chat_files import export_chat, import_chat
-from edgecloud.app.chats import PRIVATE_LINE, StoredMessage
+from edgecloud.app.chats import PRIVATE_LINE, Seam, StoredMessage
 from edgecloud.app.history import History
 from edgecloud.errors import BadRequest, NotFound
 from edgecloud.router.facts import Privacy, PrivacyReason
@@ -93,6 +93,14 @@ def test_what_was_found_in_a_chat_binds_its_copy_and_a_wish_that_was_taken_back_
     path = export_chat(history.show(chat_id), str(tmp_path / "chat.json"))
 
     assert import_chat(str(path)).private is private
+
+
+def test_the_seams_of_an_answer_go_with_its_file(history: History, tmp_path: Path) -> None:
+    turn = history.begin(ChatRequest(messages=(Message("user", "why"),), door="chat"))
+    history.finish(turn, None, {}, {}, "complete", seams=[Seam(3, "small goes on from here.")])
+    path = export_chat(history.show(turn.chat_id), str(tmp_path / "chat.json"))
+
+    assert import_chat(str(path)).messages[-1].seams == (Seam(3, "small goes on from here."),)
 
 
 def test_a_file_that_does_not_say_whether_it_is_pinned_is_not(history: History, tmp_path: Path) -> None:

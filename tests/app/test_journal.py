@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from edgecloud.app import journal as journal_module
+from edgecloud.app.chats import Seam
 from edgecloud.app.history import History, Turn
 from edgecloud.app.journal import Journal, OpenTurn
-from edgecloud.types import ChatRequest, Message, TextDelta
+from edgecloud.types import ChatRequest, ChoiceDone, Message, Notice, Start, TextDelta
 from tests.support.live import eventually
 
 
@@ -161,6 +163,41 @@ async def test_who_asked_is_told_once_that_the_end_is_not_kept_yet(
     await journal.aclose()
 
     assert told == ["edgecloud.db is locked by another program; try again when it is done.", None]
+
+
+async def test_where_another_engine_went_on_is_kept_with_the_answer(database: Path) -> None:
+    journal = Journal(lambda: History(database))
+    begun = asked()
+    begun = replace(
+        begun, messages=(*begun.messages, Message("assistant", "Once ")), continue_final=True, n=2
+    )
+    turn, _ = await journal.begin(begun)
+    assert turn is not None
+    for event in (
+        Start("local", "model", 1),
+        Notice("rerouted", "big is down. small answers instead."),
+        Notice("cached", "not a seam"),
+        TextDelta("upon"),
+        TextDelta("elsewhere", index=1),
+        Notice("continued", "small goes on from here."),
+        TextDelta(" a time"),
+        ChoiceDone(0, "stop"),
+    ):
+        turn.add(event)
+    await journal.finish(turn, None, "complete")
+    await journal.aclose()
+
+    history = History(database)
+    chat = history.show(turn.turn.chat_id)
+    kept = chat.conversation[-1]
+    assert kept.message.content == "Once upon a time"
+    assert kept.seams == (
+        Seam(5, "big is down. small answers instead."),
+        Seam(9, "small goes on from here."),
+    )
+    copy = history.insert("a copy", chat.messages, chat.path[-1])
+    assert history.show(copy).conversation[-1].seams == kept.seams
+    history.close()
 
 
 def test_what_is_put_back_comes_before_what_arrived_meanwhile() -> None:

@@ -157,6 +157,7 @@ def _node(stored: StoredMessage, receipts: Mapping[str, Receipt]) -> Node:
         receipt=receipts.get(stored.receipt_id or ""),
         receipt_id=stored.receipt_id,
         error=stored.error,
+        seams=tuple(seam.text for seam in stored.seams),
     )
 
 
