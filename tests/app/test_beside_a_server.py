@@ -76,6 +76,10 @@ def test_what_has_been_set_since_holds_and_is_named(home: Path) -> None:
     child.expect(BY_THE_BOX)
     child.close(force=True)
 
+    chat = edgecloud(home, "chat", "--plain", stdin=b"hi\n/quit\n").stdout.decode()
+    assert "-- The running server has other settings (history.enabled)" in chat
+    assert BY_THE_BOX in chat
+
     change(home, "config", "set", "router.mode", "local")
     assert "the mode is local" in ask(home, "-m", "box")
 

@@ -152,6 +152,56 @@ async def test_keys_can_be_changed_by_their_id(tmp_path: Path) -> None:
         assert user.session.conversation.path == []
 
 
+async def test_no_key_of_a_command_is_taken_by_the_prompt(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        in_prompt = user.chat.prompt._bindings.key_to_bindings
+        taken = [
+            command.key
+            for command in COMMANDS
+            if command.where == "anywhere" and any(not each.id for each in in_prompt.get(command.key, ()))
+        ]
+        await user.pilot.press("f6")
+        await user.settled()
+
+        assert taken == []
+        assert [toast for toast in user.toasts() if "there is one model here" in toast]
+
+
+async def test_a_name_that_nobody_has_is_refused_when_it_is_chosen(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        for command in ("/model nope", "/route nope", "/compare fake nope"):
+            await user.do(command)
+            assert user.toasts()[-1] == "There is no model named 'nope'. Known: auto, fake."
+
+        assert user.session.preferences.model == "auto"
+        assert not user.chat.route.is_set
+        await user.do("/model alias")
+        assert user.session.preferences.model == "alias"
+
+
+async def test_two_toasts_at_most_none_twice_and_escape_puts_them_away(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        for sentence in ("one", "two", "three", "two"):
+            user.chat.say(sentence)
+        await user.pilot.pause()
+        assert user.toasts() == ["three", "two"]
+
+        user.chat.run_command("route")
+        await until(lambda: len(user.app.screen_stack) > 1)
+        await user.pilot.press("escape")
+        await user.settled()
+        assert user.toasts() == []
+        assert len(user.app.screen_stack) == 1, "and Esc does what it did"
+
+
+async def test_a_paste_counts_for_as_long_as_it_is(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path), (140, 36)) as user:
+        user.app.post_message(events.Paste("four\n" * 3_000))
+        await until(lambda: user.chat.prompt.text)
+
+        assert user.chat.would().tokens > 3_000
+
+
 async def test_every_binding_of_ours_has_an_id(tmp_path: Path) -> None:
     # cases: TB8
     async with driven(make_app(tmp_path)) as user:
@@ -236,3 +286,10 @@ async def test_the_terminals_cursor_is_where_the_text_goes(tmp_path: Path) -> No
             await user.pilot.pause()
             area = user.chat.prompt
             assert user.app.cursor_position.x - area.content_region.x == columns
+
+
+async def test_what_the_gateway_has_to_say_is_said_at_the_start(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path, aside="It is [red]so[/].")) as user:
+        assert user.toasts() == ["It is [red]so[/]."]
+    async with driven(make_app(tmp_path)) as user:
+        assert user.toasts() == []
