@@ -187,7 +187,7 @@ async def test_a_hung_engine_ends_at_the_deadline_and_is_cancelled() -> None:
 
 async def test_offline_refuses_an_engine_elsewhere_and_serves_a_local_one() -> None:
     gateway = gateway_over(FakeEngine(name="near"), FakeEngine(name="far", local=False))
-    with pytest.raises(NoPermittedRoute):
+    with pytest.raises(NoPermittedRoute, match="`local = true`"):
         await collect(gateway, ask(model="far", offline=True))
     assert isinstance((await collect(gateway, ask(model="near", offline=True)))[-1], Finish)
     assert isinstance((await collect(gateway, ask(model="far")))[-1], Finish)

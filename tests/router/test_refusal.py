@@ -145,3 +145,8 @@ def test_an_engine_that_is_allowed_is_no_reason_to_refuse() -> None:
 
     with pytest.raises(ValueError, match="laptop"):
         refusal(make_facts(), filter(make_facts(), world, SETTINGS), world)
+
+
+def test_offline_it_says_how_a_pool_on_this_machine_is_let_answer() -> None:
+    assert "`local = true`" in refused(make_facts(offline=True), make_hosted()).message
+    assert "`local = true`" not in refused(make_facts(privacy=PRIVATE), make_hosted()).message
