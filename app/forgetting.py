@@ -40,7 +40,7 @@ def forget_chats(chat_ids: Collection[str]) -> bool:
     """
     from ..router.ledger import Ledger
     from ..router.outcomes import Outcomes
-    from .open import open_answers
+    from .databases import open_answers
     from .prefixes import open_prefixes
 
     with closing(Ledger(data_dir() / "edgecloud.db")) as ledger:

@@ -6,19 +6,16 @@ from typing import TYPE_CHECKING
 
 from edgecloud.settings import Settings, data_dir
 
+from .databases import BUSY_S, open_answers, open_outcomes
+
 if TYPE_CHECKING:
     from edgecloud.engine import Embedder
 
-    from ..cache.answers import AnswerCache
     from ..router.ledger import Ledger
-    from ..router.outcomes import Outcomes
     from .client import GatewayClient
     from .gateway import Gateway
     from .history import History
     from .lessons import Lessons
-
-LEDGER_BUSY_S = 2.0
-"""How long a request that needs money waits for somebody else's transaction, seconds."""
 
 
 def database_path() -> str:
@@ -47,7 +44,7 @@ def build_gateway(settings: Settings) -> Gateway:
         from ..router.ledger import Ledger
 
         path = data_dir() / "edgecloud.db"
-        return Ledger(path, currency=settings.budget.currency, busy_s=LEDGER_BUSY_S)
+        return Ledger(path, currency=settings.budget.currency, busy_s=BUSY_S)
 
     catalog = Catalog(settings)
 
@@ -66,28 +63,6 @@ def build_gateway(settings: Settings) -> Gateway:
     # Who keeps no questions wants no answers kept either.
     memory = Memory(settings, lambda: open_answers(settings), embedder) if settings.history.enabled else None
     return Gateway(settings, catalog, journal, Books(open_ledger), memory, make_lessons)
-
-
-def open_outcomes(settings: Settings) -> Outcomes:
-    """The user's verdicts. Raises `StorageError`."""
-    from ..router.outcomes import Outcomes
-
-    outcomes = Outcomes(data_dir() / "edgecloud.db", busy_s=LEDGER_BUSY_S)
-    if settings.history.retention_days:
-        outcomes.prune(settings.history.retention_days)
-    return outcomes
-
-
-def open_answers(settings: Settings) -> AnswerCache:
-    """The kept answers. Raises `StorageError`."""
-    from ..cache.answers import AnswerCache
-
-    cache = settings.cache
-    return AnswerCache(
-        data_dir() / "cache.db",
-        max_wrong_per_100=cache.max_wrong_per_100_requests,
-        limit_bytes=int(cache.size_mb * 2**20),
-    )
 
 
 async def open_gateway(settings: Settings) -> Gateway | GatewayClient:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Sequence
 
 from edgecloud.errors import ConfigError
-
-if TYPE_CHECKING:
-    from edgecloud.settings import Settings
 
 STARTERS = ("smollm2", "minilm")
 RESERVED = ("auto", "local", "pool", "nobody", "none")
 """What names every engine, the modes that name a side, and what stands where no engine's name does."""
 
 
-def objection(name: str, settings: Settings) -> str | None:
+def objection(name: str, aliases: Collection[str], extra_models: Collection[str]) -> str | None:
     """Why a server may not be called this (`must …`, `is …`), None if it may. That servers must differ in
     their names is not looked at.
     """
@@ -27,20 +23,25 @@ def objection(name: str, settings: Settings) -> str | None:
         return "is a word with a meaning of its own"
     if known in STARTERS:
         return "is a model of this machine"
-    if known in map(str.casefold, settings.aliases):
+    if known in map(str.casefold, aliases):
         return "is an alias (`aliases`)"
-    if known in map(str.casefold, settings.extra_models):
+    if known in map(str.casefold, extra_models):
         return "is a model that `extra_models` names"
     return None
 
 
-def check_pool_names(settings: Settings, fix: Callable[[int], str]) -> None:
+def check_pool_names(
+    names: Sequence[str],
+    aliases: Collection[str],
+    extra_models: Collection[str],
+    fix: Callable[[int], str],
+) -> None:
     """Raises `ConfigError` for a name that can't be one, or that two servers have; `fix` says for the n-th
     server where its name is to be changed.
     """
     seen: set[str] = set()
-    for number, entry in enumerate(settings.pool):
-        why = "is there twice" if entry.name.casefold() in seen else objection(entry.name, settings)
+    for number, name in enumerate(names):
+        why = "is there twice" if name.casefold() in seen else objection(name, aliases, extra_models)
         if why is not None:
-            raise ConfigError(f"The name {entry.name[:80]!r} of a pool {why}{fix(number)}.")
-        seen.add(entry.name.casefold())
+            raise ConfigError(f"The name {name[:80]!r} of a pool {why}{fix(number)}.")
+        seen.add(name.casefold())

@@ -576,7 +576,12 @@ def _build(assignments: Sequence[Assignment]) -> Settings:
         settings = Settings.model_validate(tree, strict=True)
     except ValidationError as error:
         raise _explain(error, assignments) from error
-    check_pool_names(settings, lambda number: _fix(_where(("pool", str(number), "name"), assignments)))
+    check_pool_names(
+        [entry.name for entry in settings.pool],
+        settings.aliases,
+        settings.extra_models,
+        lambda number: _fix(_where(("pool", str(number), "name"), assignments)),
+    )
     return settings
 
 

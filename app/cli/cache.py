@@ -179,7 +179,7 @@ def _rows(stats: Stats, bound: float) -> list[tuple[str, ...]]:
 
 
 def _open(state: State) -> AnswerCache:
-    from ..open import open_answers
+    from ..databases import open_answers
 
     return open_answers(state.settings())
 

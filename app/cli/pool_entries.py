@@ -186,7 +186,7 @@ def _check_name(name: str, settings: Settings) -> None:
     from edgecloud.models import list_models
     from edgecloud.pool_names import objection
 
-    why = objection(name, settings)
+    why = objection(name, settings.aliases, settings.extra_models)
     known = [entry.name for entry in settings.pool]
     known += [] if why else [model.name for model in list_models(settings)]
     if why is None and name.casefold() in map(str.casefold, known):

@@ -67,7 +67,7 @@ class State:
 
     def outcomes(self) -> Outcomes:
         """What the user thought of answers."""
-        from ..open import open_outcomes
+        from ..databases import open_outcomes
 
         return open_outcomes(self.settings())
 

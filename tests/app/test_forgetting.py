@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from edgecloud.app.databases import open_answers
 from edgecloud.app.forgetting import forget_expired
 from edgecloud.app.history import History
-from edgecloud.app.open import open_answers
 from edgecloud.cache.key import key_of
 from edgecloud.cache.records import Answer
 from edgecloud.errors import StorageError
