@@ -12,6 +12,7 @@ import pytest
 from edgecloud.app.gateway import Gateway
 from edgecloud.app.history import History
 from edgecloud.app.journal import Journal
+from edgecloud.app.run import Closing
 from edgecloud.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -113,6 +114,8 @@ async def test_a_closed_stream_cancels_the_engine_and_keeps_the_partial(
 ) -> None:
     engine = FakeEngine(hang_at=2)
     gateway = gateway_over(engine, database=database)
+    closings: list[Closing] = []
+    gateway.watchers.append(closings.append)
     async with aclosing(gateway.chat(ask())) as stream:
         async for event in stream:
             if isinstance(event, TextDelta) and event.text == ",":
@@ -124,6 +127,8 @@ async def test_a_closed_stream_cancels_the_engine_and_keeps_the_partial(
     receipt = read.decision(answer.receipt_id or "")
     assert receipt is not None
     assert (receipt["prompt_tokens"], receipt["completion_tokens"]) == (2, 2)
+    (tried,) = closings[0].tried
+    assert (tried.usage.completion_tokens, tried.at_least) == (2, True)
 
 
 async def test_a_cancelled_task_keeps_the_partial(database: Path, read: History) -> None:
