@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from typing import ClassVar
 
+from textual.actions import SkipAction
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.notifications import Notify
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
@@ -23,6 +26,9 @@ from .state.preferences import Preferences
 THEMES = {"dark": "textual-dark", "light": "textual-light", "ansi": "ansi-dark"}
 ASIDE_S = 10.0
 
+MAX_TOASTS = 2
+"""More would stand on the text, on the prompt and on what is asked."""
+
 
 class EdgeCloudApp(App[None]):
     """`crashed` is told of a bug of ours; whoever runs the app says so once the terminal is itself again.
@@ -35,6 +41,10 @@ class EdgeCloudApp(App[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "leave", id="chat.quit", priority=True, show=False),
+        # Before what Esc does besides: a toast stands over dialogs too.
+        Binding(
+            "escape", "hush", "put sentences in the corner away", id="chat.hush", priority=True, show=False
+        ),
     ]
 
     def __init__(
@@ -53,7 +63,8 @@ class EdgeCloudApp(App[None]):
         clock: Callable[[], float] = time.monotonic,
         aside: str = "",
     ) -> None:
-        super().__init__()
+        # NO_COLOR means none: Textual would paint in greys else.
+        super().__init__(ansi_color=True if os.environ.get("NO_COLOR") else None)
         self.gateway = gateway
         self.store = store
         self.chat = ChatScreen(
@@ -74,6 +85,19 @@ class EdgeCloudApp(App[None]):
     def on_mount(self) -> None:
         if self._aside:
             self.notify(self._aside, severity="warning", markup=False, timeout=ASIDE_S)
+
+    def on_notify(self, event: Notify) -> None:
+        """Make room for a toast, which Textual adds after this: the newest stay, none says the same twice."""
+        said = event.notification.message
+        others = [shown for shown in self._notifications if shown.message != said]
+        kept = others[-(MAX_TOASTS - 1) :]
+        for shown in list(self._notifications):
+            if shown not in kept:
+                self._unnotify(shown, refresh=False)
+
+    def action_hush(self) -> None:
+        self.clear_notifications()
+        raise SkipAction  # Esc means something else too
 
     def get_default_screen(self) -> Screen[None]:
         return self.chat

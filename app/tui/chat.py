@@ -216,6 +216,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         elif session.title:
             self.say(f"Answered in “{session.title}”.")
         await self.load_chats()
+        await self.load_models()  # what was asked is loaded now
 
     @on(TextArea.Changed, "#prompt")
     def prompt_changed(self) -> None:
@@ -250,4 +251,4 @@ def binding_ids() -> frozenset[str]:
     """Every id that `chat.keys` may name."""
     named = (ChatScreen, PromptArea, Transcript, ChatList)
     bindings = [binding for node in named for binding in node.BINDINGS if isinstance(binding, Binding)]
-    return frozenset(binding.id for binding in bindings if binding.id) | {"chat.quit"}
+    return frozenset(binding.id for binding in bindings if binding.id) | {"chat.quit", "chat.hush"}

@@ -110,7 +110,7 @@ class ChatView(Screen[None]):
         """The answer that a command means."""
         node = self.node
         if node is not None and node.role != "assistant":
-            return node.children[-1] if node.children else None
+            return next((child for child in reversed(node.children) if child.role == "assistant"), None)
         return node
 
     async def open(self, chat_id: str, message_id: str | None = None) -> None:
@@ -152,6 +152,7 @@ class ChatView(Screen[None]):
                 await self.transcript.sync()
                 self.look_ahead()
             if session.turn is not None and session.answering is not None:
+                session.turn.waits_for = self.foresight.waits_for(session.turn.model)
                 self.transcript.look(session.answering, session.turn, self.clock())
             if session.warning:
                 self.say(session.warning, "warning")
@@ -171,7 +172,7 @@ class ChatView(Screen[None]):
         self.query_one(Welcome).display = session.is_fresh
         self.query_one(Welcome).show(frame.welcome(self.settings))
         self.transcript.display = not session.is_fresh
-        self.query_one(FootBar).show(would.line())
+        self.query_one(FootBar).show(would)
         turn, is_editing = self.route.model or self.route.mode or "", self.editing is not None
         title = frame.frame(self.settings, chosen, would, turn=turn, is_editing=is_editing)
         # As content: a model's name is no markup.
@@ -181,7 +182,7 @@ class ChatView(Screen[None]):
 
     def would(self) -> Preview:
         """What would happen if the prompt were sent now, as far as is known without asking."""
-        return self.foresight.preview(self.session, self.route, self.prompt.text)
+        return self.foresight.preview(self.session, self.route, self.prompt.full_text)
 
     def look_ahead(self) -> None:
         """Show what is known at once, and ask the router once nobody has typed for a moment; without pools

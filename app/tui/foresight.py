@@ -10,7 +10,13 @@ from edgecloud.types import ChatRequest, Message, ModelCard
 
 from .ports import Gateway
 from .session import Route, Session
-from .state.preview import Preview, of_story, preview
+from .state.preview import CHARACTERS_PER_TOKEN, Preview, of_story, preview, resolve
+
+FRAME = 4 * CHARACTERS_PER_TOKEN
+"""Characters that a template's marks around one message are as long as: about four tokens."""
+
+OWN_SYSTEM = 20 * CHARACTERS_PER_TOKEN
+"""What many templates say to the model by themselves where there is no system prompt."""
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +39,14 @@ class Foresight:
             return self._told
         return preview(route.model or session.preferences.model, self.cards, _length(session, typed))
 
+    def waits_for(self, model: str) -> str:
+        """What an answer of this model waits for before anything is heard; empty if that is not known."""
+        is_open = model == "auto" and any(card.engine == "pool" for card in self.cards)
+        card = None if is_open else resolve(model, self.cards)
+        if card is None or card.engine == "pool" or card.loaded:
+            return ""
+        return f"loading {card.id}" + (f" ({card.detail})" if card.detail else "")
+
     def request(self, session: Session, route: Route, typed: str) -> ChatRequest:
         """What would be sent."""
         request = session.request(session.last_sendable(), route)
@@ -53,6 +67,10 @@ class Foresight:
 
 
 def _length(session: Session, typed: str) -> int:
-    """Characters of the whole request."""
+    """Characters of the whole request, what a template puts around them among them."""
     messages = session.conversation.messages(session.conversation.head)
-    return sum(len(message.content) for message in messages) + len(typed) + len(session.preferences.system)
+    if not messages and not typed:
+        return 0
+    system = len(session.preferences.system) or OWN_SYSTEM
+    num_frames = len(messages) + 2  # the system prompt's, and that of what is typed or of the answer
+    return sum(len(message.content) for message in messages) + len(typed) + system + num_frames * FRAME

@@ -25,6 +25,11 @@ from .state.turn import Turn
 log = logging.getLogger(__name__)
 
 
+LOOKS_FOR_END = 20
+LOOK_FOR_END_S = 0.05
+"""How often, and how far apart, history is asked whether an answer's end is written. A disk may be slow."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """Who is asked for one turn instead of what the chat says. Empty is the chat's own."""
@@ -187,14 +192,15 @@ class Session:
         """Answer one question; False if the queue should wait for the user to look."""
         self.chat_id = self.chat_id or new_id("chat")
         node = self.conversation.add(Message("assistant", prefix), question, status="running")
-        turn = self.turn = Turn(self.clock(), prefix)
+        request = self.request(question, route, fresh=fresh, prefix=prefix)
+        turn = self.turn = Turn(self.clock(), prefix, request.model)
         self.answering = node
         self.changed()
-        request = self.request(question, route, fresh=fresh, prefix=prefix)
         self.warning = await stream(self.gateway, request, node, turn, self.clock) or self.warning
         self.turn = self.answering = None
         self.changed()
         await self.remember()
+        self.changed()
         self.ended(self)
         return node.status == "complete"
 
@@ -225,12 +231,18 @@ class Session:
         )
 
     async def remember(self) -> None:
-        """Learn under which ids the history keeps what was said."""
+        """Learn under which ids the history keeps what was said, and what an answer that was stopped cost."""
         if not self.store.is_on or self.chat_id is None:
             return
         try:
-            chat = await self.store.show(self.chat_id)
-            self.conversation.bind(chat)
+            chat, receipts, _ = await self.store.chat(self.chat_id)
+            for _ in range(LOOKS_FOR_END):
+                if all(stored.status != "running" for stored in chat.messages):
+                    break
+                # Nobody waited for the end of a stopped answer to be written; it takes a moment.
+                await asyncio.sleep(LOOK_FOR_END_S)
+                chat, receipts, _ = await self.store.chat(self.chat_id)
+            self.conversation.bind(chat, receipts)
             if not self.title:
                 self.title = chat.summary.title
                 await self._note()
@@ -274,7 +286,7 @@ async def stream(
         "assistant", turn.text, tool_calls=turn.tool_calls, reasoning=turn.reasoning or None
     )
     node.finish_reason, node.receipt, node.seams = turn.finish_reason, turn.receipt, tuple(turn.seams)
-    node.receipt_id = turn.receipt.id if turn.receipt else None
+    node.receipt_id = turn.receipt.id if turn.receipt else request.id if turn.start else None
     node.model = turn.receipt.model if turn.receipt else turn.start.model if turn.start else ""
     node.id = turn.message_id
     return turn.warning

@@ -43,6 +43,43 @@ async def test_an_answer_streams_and_ends_with_its_receipt(tmp_path: Path) -> No
         assert "fake · free · first word" in text
 
 
+async def test_a_stopped_answer_says_why_and_opens_its_receipt(tmp_path: Path) -> None:
+    engine = FakeEngine(words("one two three"), hang_at=2)
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("hi", wait=False)
+        await until(lambda: "one two" in user.screen_text())
+        await user.pilot.press("escape")
+        await user.settled()
+
+        await user.do("/receipt")
+        assert user.chat.query_one(ReceiptLine).is_open
+        user.chat.run_command("why")
+        await until(lambda: len(user.app.screen_stack) > 1)
+        await user.pilot.pause()
+        assert "answered by  fake" in user.screen_text()
+        await user.pilot.press("escape")
+
+
+async def test_at_80_columns_no_receipt_and_no_preview_is_cut(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path, FakeEngine(name="a-model-with-a-long-name")), (80, 24)) as user:
+        await user.ask("hi")
+        receipt = next(line for line in user.screen_text().splitlines() if "▸" in line)
+        assert "free" in receipt
+        assert "…" not in receipt
+
+        await user.type("a question " * 30)
+        foot = user.screen_text().splitlines()[-1]
+        assert "on this machine" in foot
+        assert "…" not in foot
+
+
+async def test_a_model_on_its_way_into_memory_is_named(tmp_path: Path) -> None:
+    engine = FakeEngine(load_s=1e9)
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("hi", wait=False)
+        await until(lambda: "loading fake · 0 s" in user.screen_text())
+
+
 async def test_a_fence_streamed_a_character_at_a_time_survives_a_change_of_theme(tmp_path: Path) -> None:
     # cases: TA1
     code = "def f():\n    return 1\n\n\nx = f()"

@@ -214,7 +214,7 @@ async def test_the_foot_says_who_would_answer(tmp_path: Path) -> None:
         assert "fake on this machine" in user.screen_text()
         await user.type("x" * 400)
         await user.pilot.pause()
-        assert "about 100 tokens" in user.screen_text()
+        assert "about 128 tokens" in user.screen_text()
 
 
 async def test_the_sidebar_comes_and_goes(tmp_path: Path) -> None:

@@ -71,6 +71,38 @@ async def test_stopping_keeps_what_came_and_it_can_go_on(tmp_path: Path) -> None
     assert contents(await reopened(session)) == contents(session.conversation)
 
 
+async def test_a_stopped_answer_has_the_receipt_that_it_has_after_reopening(tmp_path: Path) -> None:
+    engine = FakeEngine(words("one two three four"), hang_at=2)
+    session = make_session(tmp_path, engine)
+    session.send(waiting("count"))
+    await until(lambda: session.turn is not None and session.turn.text == "one two ")
+
+    session.stop()
+    await until(lambda: not session.is_running)
+
+    half, kept = session.conversation.path[-1], (await reopened(session)).path[-1]
+    assert half.receipt is not None
+    assert (half.receipt_id, half.receipt) == (kept.receipt_id, kept.receipt)
+
+
+async def test_what_waited_follows_an_answer_that_was_stopped_before_it_began(tmp_path: Path) -> None:
+    engine = FakeEngine(hang_at=0)
+    session = make_session(tmp_path, engine)
+    session.send(waiting("one"))
+    await until(lambda: engine.running)
+    session.send(waiting("two"))
+    session.stop()
+    await until(lambda: not session.is_running)
+    engine.hang_at = None
+
+    session.go_on()
+    await until(lambda: not session.is_running)
+
+    for conversation in (session.conversation, await reopened(session)):
+        assert [node.message.content for node in conversation.path] == ["one", "", "two", "Hello, world!"]
+        assert {conversation.place(node) for node in conversation.path} == {(1, 1)}
+
+
 async def test_a_chat_that_was_stopped_at_its_first_answer_goes_on_as_the_same_chat(tmp_path: Path) -> None:
     engine = FakeEngine(hang_at=0)
     session = make_session(tmp_path, engine)

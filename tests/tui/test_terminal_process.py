@@ -204,6 +204,22 @@ def test_stderr_in_a_file_is_not_drawn_into(tmp_path: Path) -> None:
     assert errors.read_bytes() == b""
 
 
+def test_with_no_color_it_draws_without_colours(tmp_path: Path) -> None:
+    with terminal(tmp_path, "chat", NO_COLOR="1") as chat:
+        chat.send("hi\r")
+        chat.expect("Hello from here.")
+        chat.send("\x11")
+
+        assert chat.wait() == 0
+        attributes = {
+            code
+            for sequence in re.findall(rb"\x1b\[([\d;:]*)m", chat.seen)
+            for code in re.split(rb"[;:]", sequence)
+        }
+        coloured = {code for code in attributes if code and (30 <= int(code) <= 49 or 90 <= int(code) <= 107)}
+        assert coloured - {b"39", b"49"} == set()
+
+
 def test_inline_it_draws_below_the_last_command(tmp_path: Path) -> None:
     with terminal(tmp_path, "chat", "--inline") as chat:
         chat.send("hi\r")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 async def receipt(screen: ChatView, _: str) -> None:
     if not _toggle(screen, ReceiptLine):
-        raise BadRequest("There is no receipt here: only an answer that came to its end has one.")
+        raise BadRequest("There is no receipt here: nobody was asked for this answer yet, or history is off.")
 
 
 async def reasoning(screen: ChatView, _: str) -> None:

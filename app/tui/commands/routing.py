@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
-from edgecloud.errors import BadRequest, EdgeCloudError, NotFound
+from edgecloud import models
+from edgecloud.errors import BadRequest, EdgeCloudError, ModelNotFound, NotFound
 from edgecloud.types import Mode
 
 from ..screens.dialogs import Reader
 from ..screens.picker import Choice, Picker, model_choices
 from ..session import HERE, Route
 from ..state import receipt as words
+from ..state.preview import resolve
 
 if TYPE_CHECKING:
     from ..chat_view import ChatView
@@ -41,6 +44,7 @@ async def model(screen: ChatView, name: str) -> None:
         picked = await screen.app.push_screen_wait(picker)
         name = picked or ""
     if name:
+        await check_name(screen, name)
         await screen.session.set_preferences(replace(chosen, model=name))
         await screen.look()
 
@@ -59,10 +63,22 @@ async def route(screen: ChatView, name: str) -> None:
     if name in get_args(Mode):
         screen.route = Route(mode=name)  # type: ignore[arg-type]
     elif name:
+        await check_name(screen, name)
         screen.route = Route(model=name)
     if screen.route.mode == screen.session.preferences.mode and not screen.route.model:
         screen.route = HERE
     screen.look_ahead()
+
+
+async def check_name(screen: ChatView, name: str) -> None:
+    """Raises `ModelNotFound` with the names there are, or what is wrong with the file that a name means."""
+    cards = screen.foresight.cards = await screen.gateway.models()
+    if name == "auto" or resolve(name, cards) is not None:
+        return
+    try:
+        await asyncio.to_thread(models.resolve, name, screen.settings, kind="chat")
+    except ModelNotFound:
+        raise ModelNotFound(name, [card.id for card in cards if card.kind != "embedding"]) from None
 
 
 async def private(screen: ChatView, _: str) -> None:
@@ -95,7 +111,7 @@ async def preview(screen: ChatView, _: str) -> None:
 async def why(screen: ChatView, _: str) -> None:
     answer = screen.answer
     if answer is None or answer.receipt_id is None:
-        raise BadRequest("There is no receipt here: no engine was asked for this answer.")
+        raise BadRequest("There is nothing to say of who answered: nobody was asked yet, or it was not kept.")
     rows = words.details(answer.receipt) if answer.receipt is not None else []
     width = max((len(name) for name, _ in rows), default=0)
     lines = [f"{name.rjust(width)}  {value}" for name, value in rows]

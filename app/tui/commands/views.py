@@ -11,6 +11,7 @@ from ..screens.compare import CompareScreen
 from ..session import Route, Waiting
 from ..state.attachments import Prompt, gather
 from .judging import shown
+from .routing import check_name
 from .turns import BUSY
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ async def compare(screen: ChatView, names: str) -> None:
     routes = [Route(model=name) for name in names.split()] or _both_sides(screen)
     if len(routes) != 2:
         raise BadRequest("Say which two: /compare NAME NAME (there is one model here; /model gets another).")
+    for route in routes:
+        await check_name(screen, route.model)
     typed = screen.prompt.full_text
     if typed.strip():
         asked = Waiting(typed, gather(typed))

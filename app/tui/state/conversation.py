@@ -78,7 +78,7 @@ class Conversation:
         node = self.head
         while node is not None:
             path.append(node)
-            node = node.parent
+            node = _followed(node)
         return path[::-1]
 
     def messages(self, upto: Node | None) -> tuple[Message, ...]:
@@ -91,8 +91,14 @@ class Conversation:
         return tuple(node.message for node in reversed(path) if node.is_sendable)
 
     def siblings(self, node: Node) -> list[Node]:
-        """The alternatives of a message, itself among them, oldest first."""
-        return node.parent.children if node.parent else self.roots
+        """The alternatives of a message, itself among them, oldest first.
+
+        A question that came after an answer that can't be sent is none of that answer.
+        """
+        followed = _followed(node)
+        return [
+            other for other in self._beside(node) if other.role == node.role and _followed(other) is followed
+        ]
 
     def place(self, node: Node) -> tuple[int, int]:
         """Which of how many alternatives it is, from 1."""
@@ -121,17 +127,20 @@ class Conversation:
         """Show the branch as it was before `node`; the node itself stays in the history."""
         self.head = node.parent
 
-    def bind(self, chat: Chat) -> None:
-        """Learn the ids under which the history keeps the messages of the branch that is shown."""
+    def bind(self, chat: Chat, receipts: Mapping[str, Receipt]) -> None:
+        """Learn the ids under which the history keeps the messages of the branch that is shown, and the
+        receipts of answers that were stopped: nobody was there to be handed one.
+        """
         children: dict[str | None, list[StoredMessage]] = {}
         for stored in chat.messages:
             children.setdefault(stored.parent_id, []).append(stored)
-        parent_id: str | None = None
+        by_id = {stored.id: stored for stored in chat.messages}
         for node in self.path:
+            parent_id = node.parent.id if node.parent else None
             while (system := _only_system(children.get(parent_id, ()))) is not None:
                 parent_id = system
             if node.id is None:
-                taken = {sibling.id for sibling in self.siblings(node)}
+                taken = {other.id for other in self._beside(node)}
                 fitting = [
                     stored
                     for stored in children.get(parent_id, ())
@@ -140,7 +149,11 @@ class Conversation:
                 if not fitting:
                     return
                 node.id = fitting[-1].id
-            parent_id = node.id
+            if node.receipt is None and (kept := by_id.get(node.id)) is not None and kept.receipt_id:
+                node.receipt_id, node.receipt = kept.receipt_id, receipts.get(kept.receipt_id)
+
+    def _beside(self, node: Node) -> list[Node]:
+        return node.parent.children if node.parent else self.roots
 
     def _hang(self, node: Node, parent: Node | None) -> None:
         node.parent = parent
@@ -161,10 +174,26 @@ def _node(stored: StoredMessage, receipts: Mapping[str, Receipt]) -> Node:
     )
 
 
+def _followed(node: Node) -> Node | None:
+    """What stands before a message: what it hangs under, or the answer to that which can't be sent."""
+    if node.role == "assistant" or node.parent is None or node.parent.role == "assistant":
+        return node.parent
+    before = node.parent.children[: node.parent.children.index(node)]
+    answers = (other for other in reversed(before) if other.role == "assistant" and not other.is_sendable)
+    return next(answers, node.parent)
+
+
 def _last_leaf(node: Node) -> Node:
-    while node.children:
-        node = node.children[-1]
+    while after := node.children or _after_unsendable(node):
+        node = after[-1]
     return node
+
+
+def _after_unsendable(node: Node) -> list[Node]:
+    """The questions that came after an answer that can't be sent; they hang where it does."""
+    if node.role != "assistant" or node.parent is None:
+        return []
+    return [other for other in node.parent.children if other.role == "user" and _followed(other) is node]
 
 
 def _only_system(children: Sequence[StoredMessage]) -> str | None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.cells import cell_len
+
 from edgecloud.types import ModelCard
 from edgecloud.wire.native import load_record
 
@@ -26,8 +28,9 @@ class Preview:
     wait: str = ""
     cache: str = ""
 
-    def line(self) -> str:
-        """The parts that say something."""
+    @property
+    def parts(self) -> list[str]:
+        """What it says, the most important first."""
         parts = [
             self.where,
             f"about {self.tokens:,} tokens" if self.tokens else "",
@@ -35,7 +38,14 @@ class Preview:
             self.price,
             self.cache,
         ]
-        return " · ".join(part for part in parts if part)
+        return [part for part in parts if part]
+
+    def line(self, width: int | None = None) -> str:
+        """As many parts as fit in `width` cells, whole; the first in any case."""
+        parts = self.parts
+        while width is not None and len(parts) > 1 and cell_len(" · ".join(parts)) > width:
+            parts.pop()
+        return " · ".join(parts)
 
 
 def preview(model: str, cards: Sequence[ModelCard], num_characters: int, *, cache: str = "") -> Preview:

@@ -6,16 +6,37 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from rich.cells import cell_len
+
 from edgecloud.types import Attempt, CacheInfo, Receipt
 
 _SYMBOLS = {"USD": "$", "EUR": "€", "GBP": "£", "CNY": "¥", "JPY": "¥"}
 
 
-def line(receipt: Receipt) -> str:
-    """Where it came from, how fast, how much and at what price, on one line."""
-    fresh = f"first word {seconds(receipt.ttft_s)}{speed(receipt)}"
-    how = cache(receipt.cache) if is_hit(receipt) else fresh
-    return " · ".join([where(receipt), money(receipt.cost, receipt.currency), how, tokens(receipt)])
+_LEAST_FIRST = ("reused", "pace", "hint", "count", "how", "price")
+"""What a narrow screen does without, in this order; where an answer came from is never left out."""
+
+
+def line(receipt: Receipt, *, hint: str = "", width: int | None = None) -> str:
+    """Where it came from, at what price, how fast, how much, and what can be done about it, on one line.
+
+    What does not fit in `width` cells is left out whole, the least important first.
+    """
+    reused = f" ({receipt.cached_tokens:,} reused)" if receipt.cached_tokens else ""
+    parts = {
+        "where": where(receipt),
+        "price": f" · {money(receipt.cost, receipt.currency)}",
+        "how": f" · {cache(receipt.cache) if is_hit(receipt) else f'first word {seconds(receipt.ttft_s)}'}",
+        "pace": "" if is_hit(receipt) else speed(receipt),
+        "count": f" · {receipt.prompt_tokens:,} in, {receipt.completion_tokens:,} out",
+        "reused": reused,
+        "hint": f" · {hint}" if hint else "",
+    }
+    for least in _LEAST_FIRST:
+        if width is None or cell_len("".join(parts.values())) <= width:
+            break
+        del parts[least]
+    return "".join(parts.values())
 
 
 def details(receipt: Receipt) -> list[tuple[str, str]]:
@@ -53,12 +74,6 @@ def is_hit(receipt: Receipt) -> bool:
 
 def speed(receipt: Receipt) -> str:
     return f", {receipt.tokens_per_s:.0f} tokens/s" if receipt.tokens_per_s else ""
-
-
-def tokens(receipt: Receipt) -> str:
-    """Tokens in, of these reused, and out."""
-    reused = f" ({receipt.cached_tokens:,} reused)" if receipt.cached_tokens else ""
-    return f"{receipt.prompt_tokens:,} in, {receipt.completion_tokens:,} out{reused}"
 
 
 def cache(info: CacheInfo) -> str:

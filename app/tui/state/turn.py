@@ -24,8 +24,12 @@ _SEAMS = ("rerouted", "continued", "truncated")
 class Turn:
     """Takes the events of one request, the first choice's. `began` and `now` are seconds of one clock."""
 
-    def __init__(self, began: float, prefix: str = "") -> None:
+    def __init__(self, began: float, prefix: str = "", model: str = "auto") -> None:
         self.began = began
+        self.model = model
+        """The name that was asked."""
+        self.waits_for = ""
+        """What it waits for before anything was heard, if anybody knows."""
         self.text = prefix
         self.reasoning = ""
         self.calls: dict[int, ToolCall] = {}
@@ -95,7 +99,7 @@ class Turn:
             if self.status:
                 doing = self.status
             elif self.start is None:
-                doing = "waiting for the model"
+                doing = self.waits_for or "waiting for the model"
             else:
                 doing = f"{self.start.model} reads {self.start.prompt_tokens:,} tokens"
             return f"{doing} · {now - self.began:.0f} s"

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widgets import Static
 
-from .label import Label
+from ..state.preview import Preview
+from .label import Label, plain
 
 
 class TitleBar(Horizontal):
@@ -24,8 +28,21 @@ class FootBar(Horizontal):
     """What would happen if the prompt were sent now, and the keys that help on."""
 
     def compose(self) -> ComposeResult:
-        yield Label("", id="preview")
+        yield _PreviewLine()
         yield Label("^T who · ^P all · F1 help", id="keys")
 
-    def show(self, preview: str) -> None:
-        self.query_one("#preview", Label).show(preview)
+    def show(self, preview: Preview) -> None:
+        line = self.query_one(_PreviewLine)
+        line.preview = preview
+
+
+class _PreviewLine(Static):
+    """As much of it as there is room for."""
+
+    preview: reactive[Preview] = reactive(Preview("", False, 0))
+
+    def __init__(self) -> None:
+        super().__init__(id="preview", markup=False)
+
+    def render(self) -> Content:
+        return plain(self.preview.line(self.size.width or None))

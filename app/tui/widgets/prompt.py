@@ -41,6 +41,8 @@ of several lines.
         Binding("up", "up", "earlier prompt", id="prompt.earlier", show=False),
         Binding("down", "down", "later prompt", id="prompt.later", show=False),
         Binding("ctrl+c,super+c", "screen.interrupt", show=False, id="prompt.interrupt"),
+        # A text area would select the line with it.
+        Binding("f6", "screen.command('compare')", id="chat.compare", show=False),
         Binding("pageup", "screen.scroll(-1)", "scroll up", show=False, id="prompt.page_up"),
         Binding("pagedown", "screen.scroll(1)", "scroll down", show=False, id="prompt.page_down"),
     ]

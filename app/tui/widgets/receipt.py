@@ -12,6 +12,8 @@ from edgecloud.types import Receipt
 from ..state import receipt as words
 from .label import visible
 
+_CLOSED = "▸ "
+
 
 class ReceiptLine(Static):
     """Where an answer came from, how fast, how many tokens and at what price."""
@@ -27,8 +29,9 @@ class ReceiptLine(Static):
 
     def render(self) -> Content:
         if not self.is_open:
-            hint = " · Tab, x forgets it" if words.is_hit(self.receipt) else ""
-            return Content(f"▸ {visible(words.line(self.receipt))}{hint}")
+            hint = "Tab, x forgets it" if words.is_hit(self.receipt) else ""
+            width = self.size.width - len(_CLOSED) if self.size.width else None
+            return Content(_CLOSED + visible(words.line(self.receipt, hint=hint, width=width)))
         rows = words.details(self.receipt)
         width = max(len(name) for name, _ in rows)
         lines = [Content("▾ receipt")]

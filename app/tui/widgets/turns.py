@@ -84,8 +84,12 @@ class AnswerView(TurnView):
             label.show(turn.state(now))
 
     def settle(self) -> None:
-        """Show how it ended."""
-        if not self.is_mounted or not self.query(".state"):
+        """Show how it ended; the receipt of an answer that was stopped is known a moment later."""
+        if not self.is_mounted:
+            return
+        if not self.query(".state"):
+            if self.node.receipt is not None and not self.query(ReceiptLine):
+                self.mount(ReceiptLine(self.node.receipt))
             return
         body = self.query_one(MarkdownText)
         if len(self.node.message.content) > self._shown:

@@ -6,6 +6,8 @@ from edgecloud.app.chats import Chat, ChatSummary, StoredMessage
 from edgecloud.app.tui.state.conversation import Conversation
 from edgecloud.types import Message
 
+from .test_receipt import make_receipt
+
 
 def stored(id: str, parent: str | None, role: str, text: str, **fields: object) -> StoredMessage:
     return StoredMessage(id, parent, Message(role, text), status="complete", created=0.0, **fields)  # type: ignore[arg-type]
@@ -79,7 +81,8 @@ def test_messages_learn_the_ids_of_the_history() -> None:
             stored("x", "q", "assistant", "a1"),
             stored("y", "q", "assistant", "a2"),
             path=(),
-        )
+        ),
+        {},
     )
 
     assert (question.id, second.id) == ("q", "y")
@@ -90,8 +93,59 @@ def test_two_answers_never_get_one_id() -> None:
     question = conversation.add(Message("user", "q"), None)
     first = conversation.add(Message("assistant", "a"), question)
     kept = chat(stored("q", None, "user", "q"), stored("x", "q", "assistant", "a"), path=())
-    conversation.bind(kept)
+    conversation.bind(kept, {})
     second = conversation.add(Message("assistant", "a"), question)
-    conversation.bind(kept)
+    conversation.bind(kept, {})
 
     assert (first.id, second.id) == ("x", None)
+
+
+def test_a_question_after_an_answer_that_says_nothing_follows_it() -> None:
+    conversation = Conversation.of(
+        chat(
+            stored("q", None, "user", "one"),
+            stored("a", "q", "assistant", ""),
+            stored("q2", "q", "user", "two"),
+            stored("a2", "q2", "assistant", "answer"),
+            path=("q", "q2", "a2"),
+        ),
+        {},
+    )
+
+    assert texts(conversation) == ["one", "", "two", "answer"]
+    assert {conversation.place(node) for node in conversation.path} == {(1, 1)}
+    assert [message.content for message in conversation.messages(conversation.head)] == [
+        "one",
+        "two",
+        "answer",
+    ]
+
+
+def test_who_leaves_an_answer_that_says_nothing_comes_back_to_what_followed_it() -> None:
+    conversation = Conversation()
+    question = conversation.add(Message("user", "one"), None)
+    stopped = conversation.add(Message("assistant", ""), question, status="interrupted")
+    conversation.add(Message("user", "two"), question)
+    again = conversation.add(Message("assistant", "a"), question)
+
+    assert conversation.place(again) == (2, 2)
+    assert conversation.step(again, -1) is stopped
+    assert texts(conversation) == ["one", "", "two"]
+
+
+def test_a_stopped_answer_learns_its_receipt_from_the_history() -> None:
+    conversation = Conversation()
+    question = conversation.add(Message("user", "q"), None)
+    half = conversation.add(Message("assistant", "half"), question, status="interrupted")
+    receipt = make_receipt()
+
+    conversation.bind(
+        chat(
+            stored("q", None, "user", "q"),
+            stored("a", "q", "assistant", "half", receipt_id="req-1"),
+            path=("q", "a"),
+        ),
+        {"req-1": receipt},
+    )
+
+    assert (half.receipt_id, half.receipt) == ("req-1", receipt)

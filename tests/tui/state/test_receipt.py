@@ -29,6 +29,18 @@ def test_the_line_says_where_how_fast_how_much_and_at_what_price() -> None:
     )
 
 
+def test_a_narrow_line_leaves_out_whole_parts_the_least_important_first() -> None:
+    receipt = make_receipt()
+
+    assert (
+        words.line(receipt, width=74)
+        == "local · smollm2 · free · first word 120 ms, 98 tokens/s · 2,010 in, 52 out"
+    )
+    assert words.line(receipt, width=62) == "local · smollm2 · free · first word 120 ms · 2,010 in, 52 out"
+    assert words.line(receipt, width=30) == "local · smollm2 · free"
+    assert words.line(receipt, width=3) == "local · smollm2"
+
+
 def test_a_hit_is_shown_as_one() -> None:
     hit = make_receipt(cache=CacheInfo("semantic", similarity=0.971, age_s=3 * 86400.0, entry_id="e"))
 

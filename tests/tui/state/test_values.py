@@ -169,6 +169,14 @@ def test_the_line_says_where_a_prompt_would_go() -> None:
     assert preview.preview("small", CARDS, 0).is_local
 
 
+def test_parts_that_do_not_fit_are_left_out_whole_from_the_end() -> None:
+    local = preview.preview("auto", CARDS, 400)
+
+    assert local.line(40) == "smollm2 on this machine"
+    assert local.line(45) == "smollm2 on this machine · about 100 tokens"
+    assert local.line(5) == "smollm2 on this machine"
+
+
 def test_an_unknown_model_is_not_called_local() -> None:
     assert preview.preview("hf:some/model:Q4", CARDS, 0).line() == "hf:some/model:Q4"
     assert not preview.preview("auto", [], 0).is_local
