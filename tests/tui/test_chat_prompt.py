@@ -11,6 +11,7 @@ from edgecloud.app.tui.state.commands import COMMANDS
 from edgecloud.app.tui.state.preferences import Preferences
 from edgecloud.app.tui.widgets.sidebar import ChatList
 from edgecloud.app.tui.widgets.turns import AnswerView
+from edgecloud.models import STARTER_EMBEDDER
 from edgecloud.settings import ChatSettings, Settings
 from tests.support.fake_engine import FakeEngine
 
@@ -172,6 +173,9 @@ async def test_a_name_that_nobody_has_is_refused_when_it_is_chosen(tmp_path: Pat
         for command in ("/model nope", "/route nope", "/compare fake nope"):
             await user.do(command)
             assert user.toasts()[-1] == "There is no model named 'nope'. Known: auto, fake."
+
+        await user.do(f"/model {STARTER_EMBEDDER}")
+        assert "embedding model" in user.toasts()[-1]
 
         assert user.session.preferences.model == "auto"
         assert not user.chat.route.is_set

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from edgecloud.app.chats import Chat
 from edgecloud.app.tui.session import Route, Session
 from edgecloud.app.tui.state.conversation import Conversation, Node
 from edgecloud.app.tui.state.preferences import Preferences
 from edgecloud.errors import UpstreamError
+from edgecloud.types import Receipt
 from tests.support.fake_engine import FakeEngine
 
 from .chatting import make_session, until, waiting, words
@@ -83,6 +90,29 @@ async def test_a_stopped_answer_has_the_receipt_that_it_has_after_reopening(tmp_
     half, kept = session.conversation.path[-1], (await reopened(session)).path[-1]
     assert half.receipt is not None
     assert (half.receipt_id, half.receipt) == (kept.receipt_id, kept.receipt)
+
+
+async def test_the_end_of_a_stopped_answer_is_waited_for_where_the_disk_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine(hang_at=1)
+    session = make_session(tmp_path, engine)
+    read, early = session.store.chat, iter((True, True))
+
+    async def read_late(chat_id: str) -> tuple[Chat, dict[str, Receipt], Mapping[str, Any]]:
+        chat, receipts, notes = await read(chat_id)
+        if next(early, False):
+            unwritten = [replace(each, status="running", receipt_id=None) for each in chat.messages]
+            chat = replace(chat, messages=tuple(unwritten))
+        return chat, receipts, notes
+
+    monkeypatch.setattr(session.store, "chat", read_late)
+    session.send(waiting("count"))
+    await until(lambda: session.turn is not None and session.turn.text)
+    session.stop()
+    await until(lambda: not session.is_running)
+
+    assert session.conversation.path[-1].receipt is not None
 
 
 async def test_what_waited_follows_an_answer_that_was_stopped_before_it_began(tmp_path: Path) -> None:

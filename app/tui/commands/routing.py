@@ -76,9 +76,11 @@ async def check_name(screen: ChatView, name: str) -> None:
     if name == "auto" or resolve(name, cards) is not None:
         return
     try:
-        await asyncio.to_thread(models.resolve, name, screen.settings, kind="chat")
+        file = await asyncio.to_thread(models.resolve, name, screen.settings, kind="chat")
     except ModelNotFound:
         raise ModelNotFound(name, [card.id for card in cards if card.kind != "embedding"]) from None
+    if file.kind != "chat":
+        raise BadRequest(f"{file.name} is an embedding model and answers nothing: choose a chat model.")
 
 
 async def private(screen: ChatView, _: str) -> None:
