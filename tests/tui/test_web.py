@@ -123,7 +123,7 @@ async def test_a_tab_that_is_closed_ends_its_chat_and_keeps_it(
         while b"Ask anything" not in seen:
             seen += (await socket.receive()).data
         await socket.send_json(["stdin", "half a thought"])
-        while b"about 3 tokens" not in seen:
+        while b"about 31 tokens" not in seen:
             seen += (await socket.receive()).data
 
     async with asyncio.timeout(PATIENCE_S):
