@@ -44,9 +44,9 @@ def text(answer: dict[str, Any]) -> str:
 
 # cases: C017
 def test_a_custom_role_is_the_same_in_parts_and_as_text(small: Process) -> None:
-    parts = [{"type": "text", "text": "Name three"}, {"type": "text", "text": " colours."}]
+    parts = [{"type": "text", "text": "Name the days"}, {"type": "text", "text": " of the week."}]
     results = []
-    for content in ("Name three colours.", parts):
+    for content in ("Name the days of the week.", parts):
         messages = [{"role": "critic", "content": content}]
         with client(small.url) as http:
             answer = http.post(PATH, json={"messages": messages, "max_tokens": 8, "temperature": 0})

@@ -22,7 +22,7 @@ from tests.support.requests import client
 from .house import comes_to_rest, house
 
 HERE = Path(__file__).parent / "clients"
-COLOURS: Any = [{"role": "user", "content": "Name three colours."}]
+DAYS: Any = [{"role": "user", "content": "Name the days of the week."}]
 ADA: Any = [{"role": "user", "content": "Ada is 36 years old."}]
 GREEDY = {"temperature": 0}
 WEATHER: Any = {
@@ -83,7 +83,7 @@ def sdk(url: str) -> openai.OpenAI:
 def test_openai_chat_streamed_and_by_its_helper_are_the_same(server: Process) -> None:
     chat = sdk(server.url).chat.completions
     # The helper takes an answer that met its limit for a failure.
-    fields: Any = {"model": "smollm2", "messages": COLOURS, "stop": ["."], "temperature": 0}
+    fields: Any = {"model": "smollm2", "messages": DAYS, "stop": ["."], "temperature": 0}
     whole = chat.create(**fields)
     chunks = list(chat.create(**fields, stream=True, stream_options={"include_usage": True}))
     with chat.stream(**fields) as stream:
@@ -107,7 +107,7 @@ def test_openai_parses_into_a_model(server: Process) -> None:
 # cases: C103
 def test_a_grammar_of_llama_cpp_holds(server: Process) -> None:
     answer = sdk(server.url).chat.completions.create(
-        model="smollm2", messages=COLOURS, extra_body={"grammar": 'root ::= "yes" | "no"'}
+        model="smollm2", messages=DAYS, extra_body={"grammar": 'root ::= "yes" | "no"'}
     )
     assert answer.choices[0].message.content in ("yes", "no")
 
@@ -116,7 +116,7 @@ def test_a_grammar_of_llama_cpp_holds(server: Process) -> None:
 def test_a_seed_repeats_every_choice(server: Process) -> None:
     def texts() -> list[str | None]:
         answer = sdk(server.url).chat.completions.create(
-            model="smollm2", messages=COLOURS, max_tokens=12, temperature=1, seed=11, n=3
+            model="smollm2", messages=DAYS, max_tokens=12, temperature=1, seed=11, n=3
         )
         return [choice.message.content for choice in answer.choices]
 
@@ -128,7 +128,7 @@ def test_a_seed_repeats_every_choice(server: Process) -> None:
 # cases: C064, C066, C087
 def test_log_probabilities_hold_over_a_stream(server: Process) -> None:
     stream = sdk(server.url).chat.completions.create(
-        model="smollm2", messages=COLOURS, max_tokens=8, logprobs=True, top_logprobs=5, stream=True
+        model="smollm2", messages=DAYS, max_tokens=8, logprobs=True, top_logprobs=5, stream=True
     )
     entries = [
         entry
@@ -159,7 +159,7 @@ def test_openai_embeddings_coded_and_plain(server: Process) -> None:
 def test_openai_responses_streamed(server: Process) -> None:
     events = list(
         sdk(server.url).responses.create(
-            model="smollm2", input="Name three colours.", max_output_tokens=16, stream=True
+            model="smollm2", input="Name the days of the week.", max_output_tokens=16, stream=True
         )
     )
     assert [event.sequence_number for event in events] == list(range(len(events)))
@@ -214,14 +214,14 @@ def test_openai_tools_are_called_and_answered(calling: str, choice: Any) -> None
 # cases: C164, C169
 def test_anthropic_message_stream_and_count(server: Process) -> None:
     claude = anthropic.Anthropic(base_url=server.url, api_key="x", max_retries=0)
-    fields: Any = {"model": "smollm2", "max_tokens": 12, "messages": COLOURS, "extra_body": GREEDY}
+    fields: Any = {"model": "smollm2", "max_tokens": 12, "messages": DAYS, "extra_body": GREEDY}
     whole = claude.messages.create(**fields)
     with claude.messages.stream(**fields) as stream:
         streamed = "".join(stream.text_stream)
         final = stream.get_final_message()
     assert whole.content[0].text == streamed  # type: ignore[union-attr]
     assert whole.stop_reason == "max_tokens"
-    counted = claude.messages.count_tokens(model="smollm2", messages=COLOURS).input_tokens
+    counted = claude.messages.count_tokens(model="smollm2", messages=DAYS).input_tokens
     assert final.usage.input_tokens + (final.usage.cache_read_input_tokens or 0) == counted
 
 
@@ -264,7 +264,9 @@ def llm(folder: Path, *arguments: str) -> str:
 def test_llm_asks_an_endpoint(server: Process, tmp_path: Path, flags: tuple[str, ...]) -> None:
     endpoint = ("openai", "endpoint", f"{server.url}/v1", "--key", "x")
     assert "smollm2" in llm(tmp_path, *endpoint, "--models")
-    assert llm(tmp_path, *endpoint, "-m", "smollm2", "-o", "max_tokens", "16", *flags, "Name three colours.")
+    assert llm(
+        tmp_path, *endpoint, "-m", "smollm2", "-o", "max_tokens", "16", *flags, "Name the days of the week."
+    )
 
 
 def test_llm_knows_us_as_a_model_of_its_own(server: Process, tmp_path: Path) -> None:
@@ -272,7 +274,7 @@ def test_llm_knows_us_as_a_model_of_its_own(server: Process, tmp_path: Path) -> 
         f"- {{model_id: edge, model_name: smollm2, api_base: '{server.url}/v1', supports_schema: true}}\n"
     )
     options = ("-m", "edge", "--key", "x", "-o", "max_tokens", "60", "-o", "temperature", "0")
-    assert llm(tmp_path, *options, "Name three colours.")
+    assert llm(tmp_path, *options, "Name the days of the week.")
     person = llm(tmp_path, *options, "--schema", json.dumps(AGE), "Ada is 36 years old.")
     assert isinstance(json.loads(person)["age"], int)
     logged = json.loads(llm(tmp_path, "logs", "--json", "-n", "1"))

@@ -2,7 +2,7 @@
 import Anthropic from "@anthropic-ai/sdk";
 
 const client = new Anthropic({ baseURL: process.env.BASE, apiKey: "x", maxRetries: 0 });
-const body = { model: "smollm2", max_tokens: 12, temperature: 0, messages: [{ role: "user", content: "Name three colours." }] };
+const body = { model: "smollm2", max_tokens: 12, temperature: 0, messages: [{ role: "user", content: "Name the days of the week." }] };
 const result = {};
 
 const message = await client.messages.create(body);

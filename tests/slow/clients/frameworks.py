@@ -23,10 +23,10 @@ class Person(BaseModel):
 
 
 chain = ChatOpenAI(base_url=base, api_key="x", model=model, stream_usage=True, max_tokens=12, temperature=0)
-answer = chain.invoke("Name three colours.")
+answer = chain.invoke("Name the days of the week.")
 result["langchain"] = answer.content
 result["langchain_usage"] = answer.usage_metadata["output_tokens"]
-result["langchain_streamed"] = "".join(chunk.content for chunk in chain.stream("Name three colours."))
+result["langchain_streamed"] = "".join(chunk.content for chunk in chain.stream("Name the days of the week."))
 embeddings = OpenAIEmbeddings(base_url=base, api_key="x", model="minilm", check_embedding_ctx_length=False)
 result["langchain_dimensions"] = len(embeddings.embed_query("hello"))
 

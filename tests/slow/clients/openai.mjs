@@ -3,7 +3,7 @@ import OpenAI from "openai";
 
 const client = new OpenAI({ baseURL: `${process.env.BASE}/v1`, apiKey: "x", maxRetries: 0 });
 const model = "smollm2";
-const messages = [{ role: "user", content: "Name three colours." }];
+const messages = [{ role: "user", content: "Name the days of the week." }];
 const result = {};
 
 result.models = (await client.models.list()).data.map((card) => card.id);
@@ -38,7 +38,7 @@ result.parsed = typeof parsed.choices[0].message.parsed.age;
 const embedding = await client.embeddings.create({ model: "minilm", input: ["a", "b"] });
 result.dimensions = embedding.data.map((entry) => entry.embedding.length);
 
-const response = await client.responses.create({ model, input: "Name three colours.", temperature: 0, max_output_tokens: 16 });
+const response = await client.responses.create({ model, input: "Name the days of the week.", temperature: 0, max_output_tokens: 16 });
 result.response = response.output_text;
 let events = [];
 for await (const event of await client.responses.create({ model, input: "Hi", max_output_tokens: 16, stream: true })) {
