@@ -123,10 +123,6 @@ class Conversation:
         self.head = _last_leaf(other)
         return other
 
-    def take_back(self, node: Node) -> None:
-        """Show the branch as it was before `node`; the node itself stays in the history."""
-        self.head = node.parent
-
     def bind(self, chat: Chat, receipts: Mapping[str, Receipt]) -> None:
         """Learn the ids under which the history keeps the messages of the branch that is shown, and the
         receipts of answers that were stopped: nobody was there to be handed one.
