@@ -35,9 +35,13 @@ async def continue_(screen: ChatView, _: str) -> None:
     answer = _answer(screen)
     if answer.status == "complete" and answer.finish_reason != "length":
         raise BadRequest("This answer came to its end; r asks again.")
-    if not answer.message.content:
-        raise BadRequest("There is nothing to go on from; r asks again.")
-    if not screen.session.continue_(answer):
+    # What was cut off before its first word has nothing to go on from: it is asked again.
+    going = (
+        screen.session.continue_(answer)
+        if answer.message.content
+        else screen.session.regenerate(answer, screen.route)
+    )
+    if not going:
         raise BadRequest(BUSY)
     await _follow(screen)
 
