@@ -306,6 +306,8 @@ from edgecloud.app.cli.main import run
 from edgecloud.app.cli.shell import State
 
 class Stuck:
+    aside = ""
+
     async def chat(self, request):
         os.kill(os.getpid(), signal.SIGINT)
         while True:
