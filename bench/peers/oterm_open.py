@@ -39,7 +39,7 @@ async def main():
         container = list(app.query(ChatContainer))[1]
         began, cpu = time.monotonic(), time.process_time()
         app.query_one(TabbedContent).active = f"chat-{container.chat_model.id}"
-        while not container.loaded:
+        while not container.loaded:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await pilot.pause(0)
         spent = time.monotonic() - began, time.process_time() - cpu, len(container.query("*"))
