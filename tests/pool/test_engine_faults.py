@@ -98,6 +98,8 @@ async def test_a_deadline_holds_even_if_a_step_hangs() -> None:
             await gather(engine, make_request(deadline_s=0.05))
         gate.set()
 
+        assert text_of(await gather(engine, make_request()))
+
 
 async def test_a_fault_in_a_step_costs_its_requests_and_the_next_is_served() -> None:
     faults = [RuntimeError("CUDA error: an illegal memory access")]
