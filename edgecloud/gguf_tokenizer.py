@@ -76,9 +76,14 @@ def _byte_level(metadata: dict[str, Any]) -> Tokenizer:
         raise NotSupported(f"The vocabulary is split by the rules of {family!r}, which only llama.cpp knows.")
     # A token may begin with the space that separates the two halves of a merge.
     merges = [_halves(merge) for merge in metadata["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(BPE(_vocabulary(metadata), merges, ignore_merges=family in _WHOLE_WORDS))
+    vocab = _vocabulary(metadata)
+    tokenizer = Tokenizer(BPE(vocab, merges, ignore_merges=family in _WHOLE_WORDS))
     splits: list[Any] = [Split(Regex(pattern), "isolated") for pattern in _SPLITS[family]]
-    tokenizer.pre_tokenizer = Sequence([*splits, ByteLevel(add_prefix_space=False, use_regex=False)])
+    steps: list[Any] = [*splits, ByteLevel(add_prefix_space=False, use_regex=False)]
+    # A byte without a token is dropped, but nothing is merged across where it was.
+    lacking = [character for character in ByteLevel.alphabet() if character not in vocab]
+    steps += [Split(character, "isolated") for character in lacking]
+    tokenizer.pre_tokenizer = Sequence(steps)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 

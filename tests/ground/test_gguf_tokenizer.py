@@ -114,10 +114,14 @@ def test_the_starters_ids_are_those_of_llama_cpp(starter: Path) -> None:
     check_same(starter, [*CORPUS, "<|im_start|>user\nhi<|im_end|>\n<|endoftext|>", "".join(CORPUS)])
 
 
+def test_nothing_is_merged_across_a_byte_that_has_no_token(starter: Path) -> None:
+    check_same(starter, ["%\x06(", "!\x06=", "( \x04[", "R^\x06\\", " \x16\U0001f397", "\x06\x06"])
+
+
 def test_any_text_has_the_ids_of_llama_cpp(starter: Path) -> None:
     ours, theirs = load_tokenizer(starter), Model(starter, vocab_only=True)
 
-    @settings(max_examples=400, deadline=None, derandomize=True)
+    @settings(max_examples=400, deadline=None)
     @given(TEXT)
     def same(text: str) -> None:
         assert ours.encode(text).ids == theirs.tokenize(text)
