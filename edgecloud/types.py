@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Role = Literal["system", "user", "assistant", "tool"]
 Mode = Literal["auto", "quality", "balanced", "cheap", "local", "pool"]
 FinishReason = Literal["stop", "length", "tool_calls"]
 CacheVerdict = Literal["off", "miss", "exact", "semantic"]
@@ -38,7 +37,8 @@ class ToolCall:
 class Message:
     """One turn. Text parts are already joined into `content`; `images` are data URIs.
 
-    `role` is one of `Role` or a custom role that a template may know; doors turn `developer` into `system`.
+    `role` is `system`, `user`, `assistant`, `tool`, or a custom role that a template may know; doors turn
+    `developer` into `system`.
     """
 
     role: str
@@ -350,6 +350,15 @@ Event = Start | Delta | Notice | Finish
 
 
 @dataclass(frozen=True, slots=True)
+class Loading:
+    """A model on its way into memory: `done` of the `total` bytes of its weights."""
+
+    model: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class Capabilities:
     """What an engine can do; `context` is in tokens."""
 
@@ -391,7 +400,9 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """One line of a model list. `aliases` can be sent as `model` too."""
+    """One line of a model list. `aliases` can be sent as `model` too. `size` is that of its file and `memory`
+    what it takes while it is loaded, in bytes; 0 where that is not known.
+    """
 
     id: str
     kind: Literal["auto", "chat", "embedding"]
@@ -401,3 +412,5 @@ class ModelCard:
     created: int = 0
     loaded: bool = False
     detail: str = ""
+    size: int = 0
+    memory: int = 0

@@ -69,11 +69,6 @@ class KvCache:
         """Blocks that hold tokens: the null block is not counted."""
         return self.storage.shape[1] - 1
 
-    @property
-    def bytes_per_block(self) -> int:
-        """Of all layers together."""
-        return self.storage.shape[0] * self.storage.shape[2]
-
 
 def row_bytes(num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
     """Bytes that one token takes in one layer."""

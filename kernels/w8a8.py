@@ -41,11 +41,6 @@ def quantize_weight(weight: torch.Tensor) -> Int8Weight:
     return Int8Weight(codes, scale.squeeze(1))
 
 
-def dequantize_weight(weight: Int8Weight) -> torch.Tensor:
-    """`[outputs, inputs]` fp32."""
-    return weight.codes.float() * weight.scale.unsqueeze(1)
-
-
 def quantize_rows_cpu(x: torch.Tensor) -> Int8Rows:
     x = x.float()
     scale = x.abs().amax(-1, keepdim=True).clamp_min_(TINY).div_(127.0)

@@ -213,14 +213,6 @@ class BlockPool:
         table.blocks.clear()
         table.nodes.clear()
 
-    def reset_prefixes(self) -> bool:
-        """Forget every registered block; refused (False) while any block is in use."""
-        if self.num_used:
-            return False
-        while self._cached:
-            self._free.append(self._evict())
-        return True
-
     # ---------------------------------------------------------------------------------------------- host tier
 
     def can_swap_out(self, num_tokens: int) -> bool:

@@ -60,11 +60,6 @@ def judge(
     return Privacy(bool(unique), unique)
 
 
-def is_yes(value: str | None) -> bool:
-    """What a header means: absent, or a word for no, is no; whatever else it says, privacy was meant."""
-    return value is not None and value.strip().lower() not in ("", "0", "false", "no", "off")
-
-
 def _found(
     request: ChatRequest, paths: tuple[str, ...], settings: PrivacySettings
 ) -> Iterator[PrivacyReason]:

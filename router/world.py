@@ -113,7 +113,6 @@ class KeyLimits:
     name: str
     engines: tuple[str, ...] | None = None
     tokens_left: int | None = None
-    resets_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,6 @@ from .messages import base64_image, content
 from .sampling import stops
 from .tools import distinct, function_tool, named
 
-PING: dict[str, Any] = {"type": "ping"}
-
 # ------------------------------------------------------------------------------------------------ the request
 
 

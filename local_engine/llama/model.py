@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,29 @@ from .library import complaining, lib, load_reason, messages
 class Model:
     """Weights and vocabulary of one GGUF file (its first shard, if it is split).
 
-    Raises `ModelLoadError` with one sentence when the file can't be loaded.
+    `progress` is called from this thread with the share of the weights that is there, tensor by tensor; once
+    it returns False the load is given up. Raises `ModelLoadError` with one sentence when the file can't be
+    loaded.
     """
 
-    def __init__(self, path: Path, *, gpu_layers: int = -1, vocab_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        gpu_layers: int = -1,
+        vocab_only: bool = False,
+        progress: Callable[[float], bool] | None = None,
+    ) -> None:
         self.path = path
         # llama.cpp trusts what it reads: a damaged header must not get that far.
         gguf.read_info(path)
         params = lib.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
         params.vocab_only = vocab_only
+        if progress is not None:
+            # Held by a name: ctypes frees what nobody holds, and llama.cpp would call into nothing.
+            callback = lib.llama_progress_callback(lambda share, _user_data: progress(share))
+            params.progress_callback = callback
         with complaining:
             messages.complaints.clear()
             self._model = lib.llama_model_load_from_file(os.fsencode(path), params)
@@ -37,9 +50,7 @@ class Model:
         self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(self._model)
         self.n_embd: int = lib.llama_model_n_embd(self._model)
-        self.n_layer: int = lib.llama_model_n_layer(self._model)
         self.size: int = lib.llama_model_size(self._model)
-        self.has_decoder = bool(lib.llama_model_has_decoder(self._model))
         # Recurrent state holds one position only: it can't be cut back to a prefix.
         self.can_share_prefixes = not (
             lib.llama_model_is_recurrent(self._model) or lib.llama_model_is_hybrid(self._model)
@@ -100,9 +111,6 @@ class Model:
             buffer = ctypes.create_string_buffer(-size)
             size = lib.llama_detokenize(self._vocab, tokens, len(ids), buffer, -size, False, special)
         return buffer.raw[:size]
-
-    def is_eog(self, token_id: int) -> bool:
-        return token_id in self.eog_ids
 
     def control_tokens(self) -> frozenset[str]:
         """How the vocabulary spells its control tokens: what user text must not be able to say."""

@@ -30,6 +30,17 @@ def test_kept_answers_by_header(headers: dict[str, str], cache: bool | None, fre
     assert (found["cache"], found["fresh"]) == (cache, fresh)
 
 
+@pytest.mark.parametrize("value", ["", "0", "False", " no ", "OFF"])
+def test_a_word_for_no_asks_for_no_privacy(value: str) -> None:
+    assert asked(x_edgecloud_private=value)["private"] is False
+    assert asked()["private"] is False
+
+
+@pytest.mark.parametrize("value", ["1", "true", "maybe", "fasle"])
+def test_whatever_else_the_header_says_privacy_was_meant(value: str) -> None:
+    assert asked(x_edgecloud_private=value)["private"] is True
+
+
 def test_a_cache_header_that_nobody_understands_is_refused() -> None:
     with pytest.raises(BadRequest, match="x-edgecloud-cache"):
         asked(x_edgecloud_cache="sometimes")

@@ -71,7 +71,7 @@ def test_spelled_control_tokens_are_read_only_when_asked(model: Model) -> None:
     assert len(model.tokenize("<|im_end|>")) > 1
     assert "<|im_end|>" in model.control_tokens()
     (end,) = model.tokenize("<|im_end|>", parse_special=True)
-    assert model.is_eog(end)
+    assert end in model.eog_ids
     assert model.token_bytes(end) == b""
     assert model.token_bytes(end, special=True) == b"<|im_end|>"
 

@@ -284,16 +284,6 @@ def test_a_full_host_takes_no_more() -> None:
     assert not pool.can_swap_out(0)
 
 
-def test_prefixes_are_forgotten_only_while_nobody_uses_a_block() -> None:
-    pool = make_pool()
-    table = compute(pool, text(8))
-    assert not pool.reset_prefixes()
-    pool.release(table)
-    assert pool.reset_prefixes()
-    assert num_hit(pool, text(9)) == len(pool.prefix) == pool.num_cached == 0
-    pool.check([])
-
-
 def test_slots_follow_the_table() -> None:
     pool = make_pool()
     table = BlockTable(LOCAL)

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgecloud.config.loading import load
 from edgecloud.errors import ConfigError
 from edgecloud.router import privacy
 from edgecloud.router.checks import is_card, is_chinese_id, is_iban
 from edgecloud.router.facts import Privacy
 from edgecloud.router.globs import is_meant
-from edgecloud.router.privacy import is_yes, judge
-from edgecloud.settings import PrivacyRule, PrivacySettings, load
+from edgecloud.router.privacy import judge
+from edgecloud.settings import PrivacyRule, PrivacySettings
 from edgecloud.types import ChatRequest, Message, ToolCall
 
 
@@ -302,14 +303,6 @@ def test_changed_rules_are_asked_again() -> None:
 
     assert labels(text) == ()
     assert labels(text, rules=(PrivacyRule(name="zebra", pattern="zebra"),)) == ("rule:zebra",)
-
-
-@pytest.mark.parametrize(
-    ("value", "private"),
-    [(None, False), ("", False), ("0", False), ("False", False), ("no", False), ("1", True), ("maybe", True)],
-)
-def test_a_header_that_nobody_understands_means_privacy(value: str | None, private: bool) -> None:
-    assert is_yes(value) is private
 
 
 def test_a_rule_that_is_no_regular_expression_is_refused(

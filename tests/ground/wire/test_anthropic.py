@@ -306,7 +306,7 @@ def test_blocks_of_a_stream_are_numbered_and_never_overlap(events: list[Event | 
     "events", [text_answer("Hel", "lo"), text_answer("x", stop="END"), thinking_answer(), tool_answer()]
 )
 def test_the_sdk_puts_a_stream_together_to_the_whole_answer(events: list[Event | Done]) -> None:
-    stream_body = sse([anthropic.PING, *frames(events)], named=True, done=False)
+    stream_body = sse([{"type": "ping"}, *frames(events)], named=True, done=False)
     with canned(stream_body) as url:
         client = Anthropic(base_url=url, api_key="x", max_retries=0)
         with client.messages.stream(model="auto", max_tokens=9, messages=[]) as stream:
