@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from edgecloud.errors import EdgeCloudError, Unavailable
-from edgecloud.settings import Settings, runtime_dir
+from edgecloud.folders import runtime_dir
+from edgecloud.settings import Settings
 from edgecloud.types import ChatRequest, EmbedRequest, EmbedResult, Event, Health, ModelCard
 from edgecloud.wire import native
 

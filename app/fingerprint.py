@@ -14,7 +14,8 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from edgecloud.settings import Section, Settings, data_dir
+from edgecloud.folders import data_dir
+from edgecloud.settings import Section, Settings
 
 SERVERS_OWN = frozenset(
     {

@@ -7,8 +7,9 @@ from collections.abc import Collection
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from edgecloud.config.loading import load
 from edgecloud.errors import StorageError
-from edgecloud.settings import data_dir, load
+from edgecloud.folders import data_dir
 
 if TYPE_CHECKING:
     from .history import History

@@ -10,7 +10,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgecloud.settings import data_dir, load
+from edgecloud.config.loading import load
+from edgecloud.folders import data_dir
 
 if TYPE_CHECKING:
     from pydantic import SecretStr

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgecloud.settings import Settings, data_dir
+from edgecloud.folders import data_dir
+from edgecloud.settings import Settings
 
 from .databases import BUSY_S, open_answers, open_outcomes
 
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     from .gateway import Gateway
     from .history import History
     from .lessons import Lessons
-
-
-def database_path() -> str:
-    return str(data_dir() / "edgecloud.db")
 
 
 def build_gateway(settings: Settings) -> Gateway:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 
-from edgecloud.settings import data_dir
+from edgecloud.folders import data_dir
 
 from .chats import Chat
 

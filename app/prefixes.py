@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgecloud.settings import Settings, data_dir
+from edgecloud.folders import data_dir
+from edgecloud.settings import Settings
 from edgecloud.units import MB
 
 if TYPE_CHECKING:

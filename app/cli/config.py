@@ -12,7 +12,7 @@ from .group import ListingGroup
 from .shell import State, print_json, print_table, print_text, warn
 
 if TYPE_CHECKING:
-    from edgecloud.settings import Origin
+    from edgecloud.config.loading import Origin
 
 
 @click.group(cls=ListingGroup, bare="show")
@@ -23,7 +23,7 @@ def config() -> None:
 @config.command()
 def path() -> None:
     """Print where the settings file is (it need not exist)."""
-    from edgecloud.settings import config_path
+    from edgecloud.folders import config_path
 
     print_text(str(config_path()))
 
@@ -34,8 +34,8 @@ def path() -> None:
 @click.pass_obj
 def show(state: State, keys: tuple[str, ...], as_json: bool) -> None:
     """Show every setting, or those that KEYS name or begin, with where it came from. Secrets are masked."""
+    from edgecloud.config.loading import origins
     from edgecloud.errors import NotFound
-    from edgecloud.settings import origins
 
     rows = [
         row
@@ -59,7 +59,7 @@ def set_(key: str, value: str) -> None:
     What VALUE names must be what it is named as: an embedder no chat model, a template one that can be read.
     What isn't there yet is set, with a warning.
     """
-    from edgecloud.settings import set_value
+    from edgecloud.config.editing import set_value
 
     from .findings import check
 
@@ -69,7 +69,8 @@ def set_(key: str, value: str) -> None:
 @config.command()
 def edit() -> None:
     """Open the settings file in your editor, and check it when you are done."""
-    from edgecloud.settings import config_path, load, origins
+    from edgecloud.config.loading import load, origins
+    from edgecloud.folders import config_path
     from edgecloud.toml_file import replace_text
 
     file = config_path()

@@ -48,7 +48,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
 def run_checks(state: State) -> Iterator[Check]:
     """Every check, each for itself: one that breaks down is a finding, not the end."""
-    from edgecloud.settings import stray_variables
+    from edgecloud.config.sources import stray_variables
 
     try:
         settings = state.settings()
@@ -86,7 +86,7 @@ def run_checks(state: State) -> Iterator[Check]:
 
 
 def _settings_detail() -> str:
-    from edgecloud.settings import config_path
+    from edgecloud.folders import config_path
 
     path = config_path()
     return str(path) if path.exists() else f"defaults; {path} does not exist"
@@ -130,7 +130,7 @@ def _memory(settings: Settings) -> str:
 
 
 def _history(settings: Settings) -> str:
-    from edgecloud.settings import data_dir
+    from edgecloud.folders import data_dir
     from edgecloud.storage import check_database
 
     path = data_dir() / "edgecloud.db"

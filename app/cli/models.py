@@ -115,8 +115,8 @@ def rm(state: State, name: str) -> None:
 @click.pass_obj
 def default(state: State, name: str | None) -> None:
     """Choose the model that answers (or, if it is one, the embedder); without NAME, show it."""
+    from edgecloud.config.editing import set_value
     from edgecloud.models import set_default
-    from edgecloud.settings import set_value
 
     settings = state.settings()
     if name is None:

@@ -83,7 +83,7 @@ def add(
     edgecloud pool add big https://api.example.com/v1 --model big-1 --key env:BIG_KEY \\
         --price-in 0.5 --price-out 2
     """
-    from edgecloud.settings import rewrite
+    from edgecloud.config.editing import rewrite
 
     settings = state.settings()
     _check_name(name, settings)
@@ -111,7 +111,7 @@ def add(
 @click.pass_obj
 def rm(state: State, name: str) -> None:
     """Remove the server NAME from the settings."""
-    from edgecloud.settings import rewrite
+    from edgecloud.config.editing import rewrite
 
     entry_named(state.settings(), name)
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgecloud.config.loading import load
 from edgecloud.errors import ConfigError, Unavailable
-from edgecloud.settings import Settings, load
+from edgecloud.settings import Settings
 from edgecloud.types import ChatRequest, Health
 
 from .shell import State

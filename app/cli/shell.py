@@ -47,7 +47,8 @@ class State:
 
     def settings(self, **flags: Any) -> Settings:
         """The settings under the flags of this run, by dotted key with `__` for the dot."""
-        from edgecloud.settings import load, stray_variables
+        from edgecloud.config.loading import load
+        from edgecloud.config.sources import stray_variables
 
         overrides = {key.replace("__", "."): value for key, value in flags.items()}
         settings = load({"offline": True if self.offline else None, **overrides})
@@ -59,7 +60,7 @@ class State:
 
     def ledger(self) -> Ledger:
         """What was asked of whom and what it cost."""
-        from edgecloud.settings import data_dir
+        from edgecloud.folders import data_dir
 
         from ...router.ledger import Ledger
 
@@ -73,7 +74,7 @@ class State:
 
     def history(self) -> History:
         """The user's history, with what crashed processes left put right."""
-        from edgecloud.settings import data_dir
+        from edgecloud.folders import data_dir
 
         from ..history import History
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from edgecloud.errors import StorageError
-from edgecloud.settings import Settings, data_dir
+from edgecloud.folders import data_dir
+from edgecloud.settings import Settings
 from edgecloud.types import ChatRequest, Event, Health, ModelCard, Receipt
 
 from ..chats import Chat, ChatSummary, Hit, StoredMessage

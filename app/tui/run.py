@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from edgecloud.errors import EdgeCloudError
-from edgecloud.settings import Settings, data_dir
+from edgecloud.folders import data_dir
+from edgecloud.settings import Settings
 
 from ..logs import log_bug, redirect_native_output
 from .app import EdgeCloudApp

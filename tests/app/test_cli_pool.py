@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from edgecloud.app.cli.main import edgecloud
 from edgecloud.app.cli.shell import State
+from edgecloud.config.loading import load
 from edgecloud.errors import BadRequest, NotFound
-from edgecloud.settings import load
 from tests.ground.gguf_files import write_gguf
 from tests.support.fake_engine import FakeEngine
 from tests.support.live import Live, live_server

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from edgecloud.config.loading import load
 from edgecloud.errors import ConfigError
-from edgecloud.settings import load
 
 
 @pytest.fixture

@@ -12,17 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from edgecloud.config.editing import set_value
+from edgecloud.config.loading import load, origins
+from edgecloud.config.sources import stray_variables
 from edgecloud.errors import ConfigError
-from edgecloud.settings import (
-    Settings,
-    config_path,
-    data_dir,
-    load,
-    origins,
-    runtime_dir,
-    set_value,
-    stray_variables,
-)
+from edgecloud.folders import config_path, data_dir, runtime_dir
+from edgecloud.settings import Settings
 
 Write = Callable[[str], Path]
 
@@ -337,7 +332,7 @@ def test_without_a_private_runtime_folder_the_users_own_is_taken(
 
 def test_settings_import_nothing_heavy() -> None:
     heavy = "asyncio tomlkit keyring pydantic_settings fastapi llama_cpp numpy"
-    script = f"import sys, edgecloud.settings; print([m for m in {heavy.split()} if m in sys.modules])"
+    script = f"import sys, edgecloud.config.loading; print([m for m in {heavy.split()} if m in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 

@@ -12,7 +12,8 @@ import pytest
 
 from edgecloud.app.cli.main import edgecloud as command_line
 from edgecloud.app.proxy.app import create_app
-from edgecloud.settings import PoolEntry, Settings, origins, plain
+from edgecloud.config.loading import origins, plain
+from edgecloud.settings import PoolEntry, Settings
 from tests.support.fake_gateway import fake_gateway
 
 from .conftest import ROOT

@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from edgecloud.app.cli.serve import require_key_beyond_loopback, serve
+from edgecloud.config.loading import load
 from edgecloud.errors import ConfigError, EdgeCloudError
 from edgecloud.http.server import listen
-from edgecloud.settings import load
 from tests.support.live import PATIENCE_S, eventually
 from tests.support.process import Process
 from tests.support.requests import chat, client, frames

@@ -17,7 +17,8 @@ from edgecloud.app.cli.shell import State
 from edgecloud.app.gateway import Gateway
 from edgecloud.app.history import History
 from edgecloud.app.journal import Journal
-from edgecloud.settings import Settings, data_dir
+from edgecloud.folders import data_dir
+from edgecloud.settings import Settings
 from edgecloud.types import ModelCard
 
 from .fake_engine import FakeEngine

@@ -7,8 +7,8 @@ from __future__ import annotations
 import sys
 
 from edgecloud.app.cli.pool_serve import run
+from edgecloud.config.loading import load
 from edgecloud.pool.plan import StepPlan
-from edgecloud.settings import load
 
 from .fake_pool import make_pool
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 
 from edgecloud.app.cli.serve import run
-from edgecloud.settings import load
+from edgecloud.config.loading import load
 
 from .fake_engine import FakeEngine
 from .fake_gateway import fake_gateway

@@ -20,9 +20,10 @@ from edgecloud.app.tui.screens.picker import Picker
 from edgecloud.app.tui.state.preferences import Preferences
 from edgecloud.app.tui.widgets.receipt import ReceiptLine
 from edgecloud.app.tui.widgets.sidebar import ChatList, Sidebar
+from edgecloud.config.loading import load
 from edgecloud.router.facts import Privacy, PrivacyReason
 from edgecloud.router.ledger import Ledger
-from edgecloud.settings import BudgetSettings, PoolEntry, Settings, load
+from edgecloud.settings import BudgetSettings, PoolEntry, Settings
 from edgecloud.types import CacheInfo
 from edgecloud.wire.native import dump_record
 from tests.support.fake_engine import FakeEngine

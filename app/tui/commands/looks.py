@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from edgecloud.config.editing import set_value
 from edgecloud.errors import BadRequest
-from edgecloud.settings import set_value
 
 from ..screens.picker import Choice, Picker
 from ..widgets.reasoning import Reasoning

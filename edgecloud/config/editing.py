@@ -1,0 +1,63 @@
+"""Changing `config.toml`: comments and layout are kept, and nothing is written unless the whole is valid."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from edgecloud.folders import config_path
+from edgecloud.settings import Settings
+from edgecloud.toml_file import changed, read_text, replace_text
+
+from .assignments import TYPED, Assignment
+from .complaints import unknown
+from .keys import field_of
+from .loading import build
+from .sources import flatten, from_text
+
+
+def set_value(key: str, value: object, *, check: Callable[[Settings], None] | None = None) -> None:
+    """Write one setting to `config.toml`, keeping comments and layout; text is read as in the environment.
+
+    Nothing is written unless the whole file is then valid and `check`, given the file's settings as they
+    would be, raises nothing. Raises `ConfigError`.
+    """
+    path = config_path().resolve()  # through a link to somebody's dotfiles
+    parts = tuple(key.split("."))
+    field = field_of(parts)
+    if field is None:
+        raise unknown(parts, "`config set`")
+    if isinstance(value, str):
+        value = from_text(field, value, Assignment(parts, value, "flag", TYPED))
+
+    def change(document: Any) -> None:
+        table = document
+        for part in parts[:-1]:
+            if not isinstance(table.get(part), dict):
+                table[part] = {}
+            table = table[part]
+        table[parts[-1]] = value
+
+    text = changed(read_text(path), change, path)
+    # What was typed stands on no line of the file yet.
+    assignments = [
+        replace(given, where=TYPED, text="") if given.key[: len(parts)] == parts else given
+        for given in flatten(tomllib.loads(text), text, path)
+    ]
+    settings = build(assignments)
+    if check is not None:
+        check(settings)
+    replace_text(path, text)
+
+
+def rewrite(change: Callable[[Any], None]) -> None:
+    """Change `config.toml` by a function of its document (see `changed`), keeping comments and layout.
+
+    Nothing is written unless the whole file is then valid. Raises `ConfigError`, and what `change` raises.
+    """
+    path = config_path().resolve()
+    text = changed(read_text(path), change, path)
+    build(flatten(tomllib.loads(text), text, path))
+    replace_text(path, text)
