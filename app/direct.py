@@ -43,6 +43,7 @@ async def ask_alone(engine: Engine, run: Run) -> AsyncGenerator[EngineEvent, Non
     """The engine's events for the request. Raises what the engine raises."""
     started, began = time.time(), time.monotonic()
     outcome, done = "failed", False
+    run.asked.append(engine)
     try:
         request = dataclasses.replace(run.request, chat_id=run.chat_id)
         async with aclosing(engine.generate(request)) as events:

@@ -190,6 +190,7 @@ class Execution:
             upstream.released(turn)
             raise
         tokens = self._candidates.tokens[upstream.name]
+        self._run.asked.append(turn.deployment.engine)
         return Opening(
             Attempt(
                 upstream,

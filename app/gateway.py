@@ -37,7 +37,8 @@ from .books import Books
 from .deadline import within_deadline
 from .direct import ask_alone, permit
 from .journal import Journal, OpenTurn, Status
-from .memory import Memory, answerer_of
+from .loading import telling_loads
+from .memory import Memory, answerer_of, nothing_kept
 from .run import Closing, Run
 
 if TYPE_CHECKING:
@@ -114,9 +115,9 @@ class Gateway:
     async def chat(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
         """Answer one request.
 
-        The first event is `Start`, after every check; the last is `Finish`. Raises one `EdgeCloudError`
-        otherwise. Closing the generator cancels the engine's work and journals the partial answer as
-        interrupted.
+        The first event is `Start`, after every check; a person is told before it of a model that is being
+        loaded. The last is `Finish`. Raises one `EdgeCloudError` otherwise. Closing the generator cancels the
+        engine's work and journals the partial answer as interrupted.
         """
         if request.door == "http" and not self.settings.server.journal:
             request = dataclasses.replace(request, journal=False)
@@ -132,7 +133,10 @@ class Gateway:
             if request.door == "http":
                 turn, notice = await self._begin(request)
             chat_id = run.chat_id = turn.turn.chat_id if turn else request.chat_id
-            async with aclosing(within_deadline(await self._source(run, answer, chat_id), run)) as events:
+            source = within_deadline(await self._source(run, answer, chat_id), run)
+            if request.door in ("ask", "chat"):
+                source = telling_loads(source, run)
+            async with aclosing(source) as events:
                 async for event in events:
                     run.see(event)
                     if isinstance(event, Done):

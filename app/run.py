@@ -26,6 +26,8 @@ from edgecloud.types import (
 )
 
 if TYPE_CHECKING:
+    from edgecloud.engine import Engine
+
     from ..router.budgets import Limit
     from ..router.decision import Decision
 
@@ -91,6 +93,8 @@ class Run:
         self.mode: Mode = request.mode
         self.currency = "USD"
         self.cache = CacheInfo()
+        self.asked: list[Engine] = []
+        """Who was asked so far, the last one last."""
         self.tried: list[Tried] = []
         self.limits: Sequence[Limit] = ()
         self.decision: Decision | str | None = None

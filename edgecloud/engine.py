@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol, runtime_checkable
 
-from edgecloud.types import Capabilities, ChatRequest, EmbedResult, EngineEvent, Health
+from edgecloud.types import Capabilities, ChatRequest, EmbedResult, EngineEvent, Health, Loading
 
 
 @runtime_checkable
@@ -53,6 +53,15 @@ class TokenizesPrompts(Protocol):
 
     async def prompt_ids(self, request: ChatRequest) -> list[int]:
         """The prompt's token ids as `generate` would read them. Raises what it would."""
+
+
+@runtime_checkable
+class LoadsModels(Protocol):
+    """An engine whose model may have to come into memory before anybody is answered."""
+
+    @property
+    def loading(self) -> Loading | None:
+        """How far the load is that its requests wait for now; None while they wait for none."""
 
 
 @runtime_checkable

@@ -10,6 +10,13 @@ def megabytes(num_bytes: float) -> str:
     return f"{round(num_bytes / MB):,} MB"
 
 
+def part(num_bytes: float, whole: float) -> str:
+    """`42 of 98 MB`, `1.20 of 2.79 GB`: so much of a whole, in the whole's unit."""
+    if whole >= 1000 * MB:
+        return f"{num_bytes / (1000 * MB):.2f} of {size(whole)}"
+    return f"{round(num_bytes / MB):,} of {megabytes(whole)}"
+
+
 def size(num_bytes: float) -> str:
     """`23 kB`, `98 MB`, `4.37 GB`."""
     if num_bytes >= 1000 * MB:

@@ -14,12 +14,13 @@ from edgecloud import gguf
 from edgecloud.errors import BadRequest, ContextLengthExceeded, Unavailable
 from edgecloud.models import ModelFile
 from edgecloud.settings import LocalSettings
-from edgecloud.types import Capabilities, ChatRequest, EngineEvent, Health, KvUse, Notice, Start
+from edgecloud.types import Capabilities, ChatRequest, EngineEvent, Health, KvUse, Loading, Notice, Start
 
 from .answer import Answer, echo_only
 from .constraint import make_grammar
 from .fit import MemoryPlan, available_memory
 from .loaded import LoadedModel, load_model, make_template
+from .progress import Progress
 from .prompt import check_ids, tokenize_prompt
 from .threads import ThreadChoice, choose_threads
 
@@ -68,6 +69,7 @@ class LocalEngine:
         self._info = gguf.read_info(file.path)
         self._loaded: LoadedModel | None = None
         self._loading = asyncio.Lock()
+        self._progress: Progress | None = None
         self._num_users = 0
         self._unused = asyncio.Event()
         self._unused.set()
@@ -81,6 +83,11 @@ class LocalEngine:
     @property
     def is_loaded(self) -> bool:
         return self._loaded is not None
+
+    @property
+    def loading(self) -> Loading | None:
+        """How far the load is that is going on; None while none is."""
+        return self._progress.loading if self._progress is not None else None
 
     @property
     def is_busy(self) -> bool:
@@ -174,16 +181,7 @@ class LocalEngine:
                 if self._loaded is not None and self._loaded.batcher.has_died:
                     await self._bury()
                 if self._loaded is None:
-                    async with self._room(self) as available:
-                        self._loaded = await asyncio.to_thread(
-                            load_model,
-                            self.file,
-                            self._info,
-                            self._settings,
-                            self.threads,
-                            available,
-                            self._saved,
-                        )
+                    self._loaded = await self._load()
             yield self._loaded
         finally:
             self._num_users -= 1
@@ -191,6 +189,36 @@ class LocalEngine:
             if not self._num_users:
                 self._unused.set()
                 self.on_idle()
+
+    async def _load(self) -> LoadedModel:
+        """The model, once there is room for it. A load that nobody waits for any more is called off."""
+        progress = self._progress = Progress(self.file.name, self._info.tensor_bytes)
+        try:
+            async with self._room(self) as available:
+                load = asyncio.ensure_future(
+                    asyncio.to_thread(
+                        load_model,
+                        self.file,
+                        self._info,
+                        self._settings,
+                        self.threads,
+                        available,
+                        self._saved,
+                        progress,
+                    )
+                )
+                try:
+                    return await asyncio.shield(load)
+                except asyncio.CancelledError:
+                    # The thread goes on by itself: what it takes must be somebody's before others get room.
+                    if self._num_users == 1:
+                        progress.call_off()
+                    await asyncio.wait([load])
+                    if load.exception() is None:
+                        self._loaded = load.result()
+                    raise
+        finally:
+            self._progress = None
 
     async def _bury(self) -> None:
         """Let go of a model whose batcher has died, so that it is loaded afresh."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,8 +56,9 @@ def load_model(
     threads: ThreadChoice,
     available: int,
     saved: SavedPrefixes | None = None,
+    progress: Callable[[float], bool] | None = None,
 ) -> LoadedModel:
-    """Load a file into `available` bytes of memory. Takes seconds.
+    """Load a file into `available` bytes of memory. Takes seconds; `progress` is `Model`'s.
 
     Raises `ModelLoadError` when it can't be loaded or does not fit.
     """
@@ -69,7 +71,7 @@ def load_model(
     states = saved.of_model(file.name, file.path, settings.kv_type) if saved is not None else None
     if states is not None:
         states.prepare()
-    model = Model(file.path, gpu_layers=settings.gpu_layers)
+    model = Model(file.path, gpu_layers=settings.gpu_layers, progress=progress)
     # Finished sequences keep their prefix under an id of their own.
     num_sequences = (
         min(MAX_SEQUENCES, 2 * settings.parallel + 8) if model.can_share_prefixes else settings.parallel

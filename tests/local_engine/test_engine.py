@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,8 @@ from edgecloud.errors import (
     ModelLoadError,
 )
 from edgecloud.local_engine.engine import LocalEngine
+from edgecloud.local_engine.loaded import LoadedModel, load_model
+from edgecloud.local_engine.progress import Progress
 from edgecloud.models import ModelFile
 from edgecloud.settings import LocalSettings
 from edgecloud.types import (
@@ -28,6 +32,7 @@ from edgecloud.types import (
     Constraint,
     Done,
     EngineEvent,
+    Loading,
     Message,
     NamedTool,
     Sampling,
@@ -103,6 +108,80 @@ async def test_the_model_is_loaded_by_the_first_request_and_again_after_unloadin
     assert engine.footprint == 0
     assert not await engine.unload()
     assert text_of(await run(engine, ask())) == first
+
+
+class HeldLoad:
+    """The real `load_model`, which waits to be let go; counts how often it was called."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.num_calls = 0
+        self.begun, self.go = threading.Event(), threading.Event()
+        monkeypatch.setattr("edgecloud.local_engine.engine.load_model", self)
+
+    def __call__(self, *arguments: Any) -> LoadedModel:
+        self.num_calls += 1
+        self.begun.set()
+        assert self.go.wait(60)
+        return load_model(*arguments)
+
+    async def has_begun(self) -> None:
+        assert await asyncio.to_thread(self.begun.wait, 60)
+
+
+async def test_a_load_says_how_far_it_is(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, weights = HeldLoad(monkeypatch), engine.info.tensor_bytes
+    assert engine.loading is None
+    answer = asyncio.create_task(run(engine, ask()))
+    await load.has_begun()
+    assert engine.loading == Loading(engine.file.name, 0, weights)
+
+    seen: set[int] = set()
+    real = Progress.__call__
+
+    def watched(progress: Progress, share: float) -> bool:
+        wanted = real(progress, share)
+        assert engine.loading is not None
+        seen.add(engine.loading.done)
+        return wanted
+
+    monkeypatch.setattr(Progress, "__call__", watched)
+    load.go.set()
+    await answer
+    assert engine.loading is None
+    assert len(seen) > 10
+    assert max(seen) == weights
+
+
+async def test_a_load_that_nobody_waits_for_is_called_off(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = HeldLoad(monkeypatch)
+    answer = asyncio.create_task(run(engine, ask()))
+    await load.has_begun()
+    answer.cancel()
+    await asyncio.sleep(0.01)  # it has left
+    load.go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await answer
+
+    assert not engine.is_loaded
+    assert engine.loading is None
+    assert text_of(await run(engine, ask()))
+    assert load.num_calls == 2
+
+
+async def test_a_load_goes_on_for_who_still_waits(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = HeldLoad(monkeypatch)
+    first, second = (asyncio.create_task(run(engine, ask())) for _ in range(2))
+    await load.has_begun()
+    first.cancel()
+    load.go.set()
+
+    assert text_of(await second)
+    assert load.num_calls == 1
+    assert first.cancelled()
 
 
 async def test_a_model_in_use_is_not_unloaded(engine: LocalEngine) -> None:

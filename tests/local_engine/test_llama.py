@@ -52,6 +52,20 @@ def test_a_file_that_is_no_model_is_one_sentence(
     assert str(tmp_path) not in error.value.message
 
 
+def test_a_load_tells_how_far_it_is_and_ends_when_it_is_not_wanted(model_path: Path) -> None:
+    shares: list[float] = []
+    Model(model_path, progress=lambda share: shares.append(share) or True).close()  # type: ignore[func-returns-value]
+
+    assert len(shares) > 10
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+    calls: list[float] = []
+    with pytest.raises(ModelLoadError):
+        Model(model_path, progress=lambda share: calls.append(share) or len(calls) < 3)  # type: ignore[func-returns-value]
+    assert len(calls) == 3
+
+
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError):
         Model(tmp_path / "nothing.gguf")

@@ -16,6 +16,7 @@ from edgecloud.types import (
     EngineEvent,
     FinishReason,
     Health,
+    Loading,
     ReasoningDelta,
     Start,
     TextDelta,
@@ -85,6 +86,9 @@ class FakeEngine:
         self.parallel = parallel
         self.queue_limit = queue_limit
         self.ok = True
+        self.loading: Loading | None = None
+        self.loaded: asyncio.Event | None = None
+        """What every request waits for first, where a test sets one."""
         self.requests: list[ChatRequest] = []
         self.running = 0
         self.waiting = 0
@@ -101,6 +105,8 @@ class FakeEngine:
         self.requests.append(request)
         if self.load_s:
             await asyncio.sleep(self.load_s)
+        if self.loaded is not None:
+            await self.loaded.wait()
         if self.refuse is not None:
             raise self.refuse
         prompt_tokens = await self.count_tokens(request)
