@@ -38,7 +38,7 @@ from .deadline import within_deadline
 from .direct import ask_alone, permit
 from .journal import Journal, OpenTurn, Status
 from .loading import telling_loads
-from .memory import Memory, answerer_of, nothing_kept
+from .memory import Memory, answerer_of
 from .run import Closing, Run
 
 if TYPE_CHECKING:
