@@ -25,9 +25,9 @@ from .prompt import check_ids, tokenize_prompt
 from .threads import ThreadChoice, choose_threads
 
 if TYPE_CHECKING:
-    from .batcher import BatcherStats
     from .saved import SavedPrefixes
     from .sequence import Job
+    from .stepping import BatcherStats
 
 log = logging.getLogger("edgecloud.local")
 

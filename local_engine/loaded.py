@@ -62,7 +62,8 @@ def load_model(
 
     Raises `ModelLoadError` when it can't be loaded or does not fit.
     """
-    from .batcher import SCORED_PER_STEP, Batcher
+    from .batcher import Batcher
+    from .filling import SCORED_PER_STEP
     from .llama import MAX_SEQUENCES, Context, Model
     from .schemas import SchemaCompiler
 

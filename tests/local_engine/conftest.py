@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from edgecloud.local_engine.batcher import SCORED_PER_STEP, Batcher
+from edgecloud.local_engine.batcher import Batcher
+from edgecloud.local_engine.filling import SCORED_PER_STEP
 from edgecloud.local_engine.llama import Context, Model
 from edgecloud.local_engine.sampler import RawLogprob
 from edgecloud.local_engine.sequence import Closed, Drawn, Ended, Job, Scored, Ticket
