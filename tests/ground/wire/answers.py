@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
 import random
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from edgecloud.errors import BadRequest
 from edgecloud.types import (
+    ChatRequest,
     ChoiceDone,
     Done,
     Event,
@@ -22,6 +26,8 @@ from edgecloud.types import (
     TopLogprob,
     Usage,
 )
+from edgecloud.wire import native
+from edgecloud.wire.errors import openai_error
 
 # A busy machine is no failure.
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -96,3 +102,23 @@ def mutate(body: dict[str, Any], seed: int, value: Any) -> dict[str, Any]:
             at[key] = value
             return mutant
         at = at[key]
+
+
+def check_made_or_refused(parse: Callable[[Any], Iterable[ChatRequest]], body: Any) -> None:
+    """Parse a body: what comes of it are requests that another process reads as the
+    same, or a short refusal.
+    """
+    try:
+        requests = list(parse(body))
+    except BadRequest as refusal:
+        requests, problem = [], openai_error(refusal)
+    else:
+        problem = None
+    assert len(as_utf8(problem)) < 600
+    for request in requests:
+        assert native.load(json.loads(as_utf8(native.dump(request)))) == request
+
+
+def as_utf8(value: Any) -> bytes:
+    """JSON as a strict reader takes it: raises `ValueError` for NaN, infinities and lone surrogates."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()

@@ -82,6 +82,8 @@ def test_any_json_is_a_request_or_a_bad_request(value: Any) -> None:
             request, _ = openai_embeddings.parse(body)
         except BadRequest:
             continue
+        assert request.inputs
+        assert all(isinstance(text, str | tuple) for text in request.inputs)
         json.dumps(request.inputs, ensure_ascii=False).encode()
 
 

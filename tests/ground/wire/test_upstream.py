@@ -49,7 +49,16 @@ from edgecloud.wire.constraints import constraint
 from edgecloud.wire.fields import Fields
 from edgecloud.wire.upstream import MAX_QUOTE, decode_error
 
-from .answers import CREATED, PATIENT, json_values, mutate, text_answer, thinking_answer, tool_answer
+from .answers import (
+    CREATED,
+    PATIENT,
+    as_utf8,
+    json_values,
+    mutate,
+    text_answer,
+    thinking_answer,
+    tool_answer,
+)
 
 PIXEL = "data:image/png;base64,iVBO"
 
@@ -452,19 +461,25 @@ LEGACY_CHUNK = {
 }
 
 
-def events_or_error(decoder: Any, chunk: Any) -> list[EngineEvent] | UpstreamError:
+def check_read_or_refused(decoder: Any, chunk: Any) -> None:
+    """Feed a chunk: what comes of it are events that can be sent on and end, or an error of the upstream."""
     try:
-        return [*decoder.feed(chunk), *decoder.finish()]
-    except UpstreamError as error:
-        return error
+        events = [*decoder.feed(chunk), *decoder.finish()]
+    except UpstreamError:
+        return
+    assert [type(event) for event in events].index(Done) == len(events) - 1
+    request = ChatRequest(messages=(Message("user", "x"),), logprobs=2)
+    encoder = openai_chat.ChatChunks(request, StreamOptions(True, True), "auto", CREATED)
+    for event in events:
+        as_utf8(encoder.encode(event))
 
 
 @settings(PATIENT, max_examples=200)
 @given(st.integers(0, 2**32), json_values())
 def test_any_json_in_a_chunk_is_events_or_an_error_of_the_upstream(seed: int, value: Any) -> None:
-    events_or_error(openai_chat.ChunkDecoder(), mutate(WHOLE_CHUNK, seed, value))
-    events_or_error(openai_completions.ChunkDecoder(), mutate(LEGACY_CHUNK, seed, value))
-    events_or_error(openai_chat.ChunkDecoder(), value)
+    check_read_or_refused(openai_chat.ChunkDecoder(), mutate(WHOLE_CHUNK, seed, value))
+    check_read_or_refused(openai_completions.ChunkDecoder(), mutate(LEGACY_CHUNK, seed, value))
+    check_read_or_refused(openai_chat.ChunkDecoder(), value)
 
 
 def test_completion_chunks_are_text() -> None:
