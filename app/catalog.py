@@ -172,6 +172,8 @@ class Catalog:
             created=created,
             loaded=engine is not None,
             detail=file.variant,
+            size=file.size,
+            memory=engine.footprint if engine is not None else 0,
         )
 
     def _local(self, file: ModelFile) -> Engine:

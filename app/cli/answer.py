@@ -10,17 +10,18 @@ from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING
 
 from edgecloud.errors import DeadlineExceeded, EdgeCloudError
-from edgecloud.types import ChatRequest
+from edgecloud.types import ChatRequest, Notice
 
 from .ending import Interrupted
-from .shell import State, note
+from .shell import State, note, warn
+from .waiting import PATIENCE_S, WaitingLine
 
 if TYPE_CHECKING:
     from edgecloud.settings import Settings
 
+    from ..client import GatewayClient
+    from ..gateway import Gateway
     from .printers import Printer
-
-LOADING_NOTE_S = 1.5
 
 
 def answer(state: State, settings: Settings, request: ChatRequest, printer: Printer, *, quiet: bool) -> None:
@@ -48,8 +49,8 @@ async def _answer(
 async def _stream(
     state: State, settings: Settings, request: ChatRequest, printer: Printer, *, quiet: bool
 ) -> None:
-    waiting = asyncio.create_task(_note_a_wait(request.model, quiet=quiet))
-    try:
+    asked = "the model" if request.model == "auto" else request.model
+    with WaitingLine(f"waiting for {asked} …", quiet=quiet) as waiting:
         gateway = await state.open_gateway(settings)
         if gateway.aside:
             note(f"edgecloud: {gateway.aside}", quiet=quiet)
@@ -57,17 +58,23 @@ async def _stream(
             # From here on and not before: the first thing a gateway does is to write the question down.
             async with asyncio.timeout(request.deadline_s), aclosing(gateway.chat(request)) as events:
                 async for event in events:
-                    waiting.cancel()
+                    if isinstance(event, Notice) and event.kind == "loading":
+                        waiting.show(event.text)
+                        continue
+                    waiting.clear()
                     printer.see(event)
         finally:
-            await gateway.aclose()
-    finally:
-        waiting.cancel()
+            await _close(gateway, quiet=quiet)
 
 
-async def _note_a_wait(model: str, *, quiet: bool) -> None:
-    await asyncio.sleep(LOADING_NOTE_S)
-    note(f"edgecloud: loading {'the model' if model == 'auto' else model} …", quiet=quiet)
+async def _close(gateway: Gateway | GatewayClient, *, quiet: bool) -> None:
+    """Let everything be written down. What could not be is told whoever reads it: it is lost."""
+    closing = asyncio.ensure_future(gateway.aclose())
+    done, _ = await asyncio.wait([closing], timeout=PATIENCE_S)
+    if not done:
+        note("\nedgecloud: still writing this down; Ctrl-C leaves it …", quiet=quiet)
+    if lost := await closing:
+        warn(lost)
 
 
 @contextmanager

@@ -27,6 +27,9 @@ from .state.preferences import Preferences
 from .state.turn import Turn
 
 LOOK_S = 0.1
+SAY_S = 10.0
+"""How often it is said how far a model is that is being loaded: every line is read aloud."""
+
 BLOCK = '"""'
 KNOWN = {
     "new": "start a new chat",
@@ -107,11 +110,15 @@ class PlainChat:
     async def _answer(self) -> None:
         """Show what comes of the answer as it comes."""
         session, shown, turn = self.session, 0, None
+        say_at = session.clock()
         while session.is_running:
             if session.turn is not None:
                 turn = session.turn
             if turn is not None:
                 shown = self._show(turn, shown)
+                if turn.status and session.clock() >= say_at:
+                    say_at = session.clock() + SAY_S
+                    self._note(turn.status)
             await asyncio.sleep(LOOK_S)
         if turn is not None:
             self._show(turn, shown)
@@ -236,7 +243,8 @@ async def _run(
     except asyncio.CancelledError:
         await held.session.aclose()
     finally:
-        await gateway.aclose()
+        if lost := await gateway.aclose():
+            print(f"edgecloud: warning: {lost}", file=sys.stderr)
         await store.aclose()
     if code:
         _leave(code)

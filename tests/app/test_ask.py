@@ -356,7 +356,7 @@ def test_the_answer_on_stdout(ask: Ask, texts: list[str], piped: str, terminal: 
 
 THINKING = (
     Start("local", "smollm2", 3),
-    Notice("loading", "loading smollm2"),
+    Notice("rerouted", "gpu-box is away."),
     ReasoningDelta("hm \x1b[2J"),
     ReasoningDelta("so"),
     TextDelta("Yes"),
@@ -369,7 +369,53 @@ def test_talk_is_on_stderr_of_a_terminal(ask: Ask) -> None:
     outcome = ask(Gate(*THINKING), "hi", terminal=True)
 
     assert outcome.out == "Yes\n"
-    assert outcome.err == "edgecloud: loading smollm2\n\x1b[2mhm ␛[2J\x1b[0m\x1b[2mso\x1b[0m\n"
+    assert outcome.err == "edgecloud: gpu-box is away.\n\x1b[2mhm ␛[2J\x1b[0m\x1b[2mso\x1b[0m\n"
+
+
+def loading(*shares: int) -> list[Notice | Callable[[], None]]:
+    """A load that is told of so often, with time between for the line to be written."""
+    script: list[Notice | Callable[[], None]] = []
+    for share in shares:
+        script += [Notice("loading", f"loading smollm2 · {share} %"), *[lambda: None] * 5]
+    return script
+
+
+def test_a_long_wait_is_one_line_on_a_terminal_that_goes_when_the_answer_comes(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgecloud.app.cli.waiting.PATIENCE_S", 0.0)
+    monkeypatch.setenv("COLUMNS", "40")
+    outcome = ask(Gate(*[lambda: None] * 5, *loading(5, 100), *THINKING[3:]), "hi", terminal=True)
+
+    first, second, third = (
+        "edgecloud: waiting for the model …",
+        "loading smollm2 · 5 %",
+        "loading smollm2 · 100 %",
+    )
+    assert outcome.err.split("\r") == [
+        "",
+        first,
+        f"edgecloud: {second}".ljust(len(first)),
+        f"edgecloud: {third}",
+        " " * len(f"edgecloud: {third}"),
+        "\x1b[2mso\x1b[0m\n",
+    ]
+    assert outcome.out == "Yes\n"
+
+
+@pytest.mark.parametrize(("arguments", "terminal"), [((), False), (("-q",), True), (("--json",), False)])
+def test_progress_is_talk_and_no_result(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], terminal: bool
+) -> None:
+    monkeypatch.setattr("edgecloud.app.cli.waiting.PATIENCE_S", 0.0)
+    outcome = ask(
+        Gate(*loading(5), Start("local", "smollm2", 3), ChoiceDone(0, "stop"), FINISH),
+        "hi",
+        *arguments,
+        terminal=terminal,
+    )
+
+    assert "loading" not in outcome.err + outcome.out
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
@@ -458,7 +504,7 @@ def test_json_is_one_object_that_says_everything(ask: Ask) -> None:
         "chat_id": "chat-1",
         "message_id": "msg-1",
         "usage": {"prompt_tokens": 3, "completion_tokens": 2, "cached_tokens": 1, "reasoning_tokens": 0},
-        "notices": [{"kind": "loading", "text": "loading smollm2"}],
+        "notices": [{"kind": "rerouted", "text": "gpu-box is away."}],
         "receipt": json.loads(
             json.dumps(
                 {

@@ -18,6 +18,7 @@ from edgecloud.app.tui.widgets.label import Label
 from edgecloud.app.tui.widgets.receipt import ReceiptLine
 from edgecloud.app.tui.widgets.turns import AnswerView, TurnView
 from edgecloud.errors import UpstreamError
+from edgecloud.types import Loading
 from tests.support.fake_engine import FakeEngine
 
 from .chatting import Driven, driven, make_app, until, words
@@ -78,6 +79,26 @@ async def test_a_model_on_its_way_into_memory_is_named(tmp_path: Path) -> None:
     async with driven(make_app(tmp_path, engine)) as user:
         await user.ask("hi", wait=False)
         await until(lambda: "loading fake · 0 s" in user.screen_text())
+
+
+async def test_a_load_shows_how_far_it_is_and_typing_goes_on(tmp_path: Path) -> None:
+    # cases: TB10
+    engine = FakeEngine(name="qwen")
+    engine.loaded, engine.loading = asyncio.Event(), Loading("qwen", 1_200_000_000, 2_790_000_000)
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("hi", wait=False)
+        await until(lambda: "loading qwen · 43 % · 1.20 of 2.79 GB · " in user.screen_text())
+        await user.ask("and then?", wait=False)
+        assert "1 waits · ↑ takes back: and then?" in user.screen_text()
+        await user.type("half a th")
+        engine.loading = Loading("qwen", 2_790_000_000, 2_790_000_000)
+        await until(lambda: "loading qwen · 100 % · 2.79 of 2.79 GB · " in user.screen_text())
+        assert user.chat.prompt.text == "half a th"
+
+        engine.loaded.set()
+        await user.settled()
+        assert "loading" not in user.screen_text()
+        assert [request.messages[-1].content for request in engine.requests] == ["hi", "and then?"]
 
 
 async def test_a_fence_streamed_a_character_at_a_time_survives_a_change_of_theme(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from textual.widgets.option_list import Option
 
 from edgecloud.errors import EdgeCloudError
 from edgecloud.types import Health, ModelCard
+from edgecloud.units import size
 
 from ..widgets.label import Label, visible
 
@@ -129,13 +130,15 @@ def model_choices(cards: Sequence[ModelCard], health: Health | None) -> list[Cho
             choices.append(Choice("auto", "auto", f"the router chooses; alone it is {card.detail}"))
             continue
         facts = ["on a pool" if card.engine == "pool" else "on this machine", card.detail]
+        if card.loaded:
+            facts.append(f"loaded, {size(card.memory)} of memory" if card.memory else "loaded")
+        elif card.size:
+            facts.append(size(card.size))
         if card.context:
             facts.append(f"{card.context:,} tokens of context")
-        if card.loaded:
-            facts.append("loaded")
         if card.id in used:
             use = used[card.id]
-            facts.append(f"{use.used * 100 // max(1, use.cells)} % of its memory in use")
+            facts.append(f"{use.used * 100 // max(1, use.cells)} % of its context in use")
         choices.append(Choice(card.id, card.id, ", ".join(fact for fact in facts if fact)))
     if health is not None and (health.running or health.waiting):
         busy = f"{health.running} answers running, {health.waiting} waiting"

@@ -1,0 +1,51 @@
+"""The chat line by line: what is said, and that nothing is said twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from edgecloud.app.tui.plain import PlainChat
+from edgecloud.app.tui.state.preferences import Preferences
+from edgecloud.settings import Settings
+from edgecloud.types import Loading
+from tests.support.fake_engine import FakeEngine
+
+from .chatting import make_gateway, make_store, until
+
+
+def reading(*lines: str) -> Callable[[str], str]:
+    """Gives one line after the other, then the end of the input."""
+    left = list(lines)
+
+    def read(prompt: str) -> str:
+        if not left:
+            raise EOFError
+        return left.pop(0)
+
+    return read
+
+
+async def test_a_load_is_told_once_and_not_read_aloud_again_and_again(tmp_path: Path) -> None:
+    engine, said = FakeEngine(name="qwen"), list[str]()
+    engine.loaded, engine.loading = asyncio.Event(), Loading("qwen", 1_200_000_000, 2_790_000_000)
+    chat = PlainChat(
+        make_gateway(tmp_path, engine),
+        make_store(tmp_path),
+        Settings(),
+        Preferences(),
+        read=reading("hi"),
+        say=said.append,
+    )
+    running = asyncio.create_task(chat.run())
+    await until(lambda: "-- loading qwen · 43 % · 1.20 of 2.79 GB\n" in said)
+    engine.loading = Loading("qwen", 2_000_000_000, 2_790_000_000)
+    await asyncio.sleep(0.6)  # longer than the look at a load
+    engine.loaded.set()
+    await running
+    await chat.gateway.aclose()
+    await chat.store.aclose()
+
+    assert len([line for line in said if "loading" in line]) == 1
+    assert "Hello, world!" in "".join(said)
