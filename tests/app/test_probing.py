@@ -67,8 +67,11 @@ async def test_one_that_is_still_sick_is_asked_again_later() -> None:
     prober.watch(upstream)
     while engine.num_probes < 3:  # noqa: ASYNC110 - the engine has no event for it
         await asyncio.sleep(0.01)
+    num_sick = engine.num_probes
     engine.ok = True
     await settled(upstream)
+    assert engine.num_probes == num_sick + 1
+    assert len(engine.requests) == 3, "no request was risked on it"
     await prober.aclose()
 
 

@@ -96,6 +96,7 @@ def test_a_client_that_leaves_a_batch_of_prompts_ends_them_all(serve: Serve) -> 
         raw.sendall(post_bytes({"prompt": ["a", "b", "c"], "stream": True}, "/v1/completions"))
         eventually(lambda: engine.running == 3)
     eventually(lambda: engine.cancelled == ["prefill"] * 3)
+    assert (engine.running, engine.waiting, engine.generated) == (0, 0, 0)
 
 
 def test_one_failing_prompt_ends_the_others(serve: Serve) -> None:
@@ -120,6 +121,8 @@ def test_a_client_that_reads_nothing_and_leaves_takes_its_work_along(serve: Serv
     eventually(lambda: engine.generated > 100)
     leave(raw)
     eventually(lambda: engine.cancelled == ["decode"])
+    assert engine.running == 0
+    assert engine.generated < 100_000, "who reads nothing is waited for, not written for"
 
 
 # cases: C095, C011

@@ -346,8 +346,13 @@ async def test_what_a_model_writes_under_a_schema_validates(
     for schema in schemas:
         if (grammar := compiled(compiler, schema)) is not None:
             prompt = chat(model, f"Answer in JSON as this schema says: {json.dumps(schema)[:200]}")[:100]
-            asked.append((schema, job(prompt, 30, grammar=grammar, plan=plan, stop_ids=model.eog_ids)))
-    for schema, ticket in [(schema, batcher.submit(each)) for schema, each in asked]:
+            again = grammar.clone()
+            ticket = batcher.submit(job(prompt, 30, grammar=grammar, plan=plan, stop_ids=model.eog_ids))
+            asked.append((schema, again, ticket))
+    for schema, grammar, ticket in asked:
         answers = await collect(ticket)
+        for token in answers.tokens[0]:
+            assert grammar.allows(token, Candidates(model.n_vocab))
+            grammar.accept(token)
         if answers.reasons == {0: "stop"}:
             validate(schema, model.detokenize(answers.tokens[0]))
