@@ -28,8 +28,7 @@ class Bodies:
     """Reads the bodies of one server.
 
     `limit` is bytes for one body, as sent and again once unpacked; `budget` is bytes for all bodies that are
-    still arriving, so that a
-    few hundred half-sent requests cannot fill the memory.
+    still arriving, so that a few hundred half-sent requests cannot fill the memory.
     """
 
     def __init__(self, limit: int, *, budget: int | None = None, timeout_s: float = READ_TIMEOUT_S) -> None:

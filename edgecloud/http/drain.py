@@ -60,8 +60,7 @@ class Watch:
     """`async with Watch(...)`: the work inside is cancelled when its client hangs up or the drain runs out.
 
     Raises `ClientGone` or `Unavailable` at the end of the block then. To be entered once the body is read:
-    it takes over `receive`.
-    Must be entered and left by the same task.
+    it takes over `receive`. Must be entered and left by the same task.
     """
 
     def __init__(self, receive: Receive, drain: Drain) -> None:

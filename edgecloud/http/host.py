@@ -53,8 +53,7 @@ class HostCheck:
     """403 for a Host that is neither loopback nor allowed.
 
     `allowed` are further names, `*` for any. A server bound beyond loopback (`bound`) also answers to any
-    literal address: a name has
-    to be allowed, because only names can be rebound.
+    literal address: a name has to be allowed, because only names can be rebound.
     """
 
     def __init__(

@@ -64,8 +64,7 @@ async def send_problem(scope: Scope, receive: Receive, send: Send, error: EdgeCl
     answer.
 
     Closing on a client that is still sending would reset the connection and lose the answer: what arrives is
-    thrown away for
-    a moment first.
+    thrown away for a moment first.
     """
     call = call_of(scope)
     unread = not call.body_read and _sends_much(scope)
