@@ -38,7 +38,7 @@ from .deadline import within_deadline
 from .direct import ask_alone, permit
 from .journal import Journal, OpenTurn, Status
 from .loading import telling_loads
-from .memory import Memory, answerer_of
+from .memory import Memory, answerer_of, nothing_kept
 from .run import Closing, Run
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Gateway:
                         continue
                     if self.books is not None:
                         self.books.prepare()
-                    yield dataclasses.replace(event, id=request.id, reason=run.reason)
+                    yield dataclasses.replace(event, id=request.id, reason=run.reason, cache=run.cache)
                     if notice is not None:
                         yield Notice("history", f"This answer is not kept: {notice}")
             receipt = run.receipt()
@@ -256,15 +256,17 @@ class Gateway:
         self, answer: str, verdict: str, *, over: Sequence[str] = (), tenant: str | None = None
     ) -> None:
         """A person's verdict on an answer (`up`, `down`, `picked`, `regenerated`, `edited`, `none`), for the
-        router to learn from. `answer` is the id of its request or message; `over` are answers that it was
-        preferred to. Raises `NotFound`, `BadRequest` for a verdict that there is not, `StorageError`.
+        router to learn from; one that is disliked is not given again. `answer` is the id of its request or
+        message; `over` are answers that it was preferred to. Raises `NotFound`, `BadRequest` for a verdict
+        that there is not, `StorageError`.
         """
-        from .feedback import give
+        from .feedback import give, retract
 
+        kept = await retract(self.memory, self.books, self.journal, answer, verdict, tenant=tenant)
         if self.lessons is None:
             raise NotFound("Nothing is learnt from verdicts here.")
         routing = self.routing if self.settings.pool else None
-        await give(self.lessons, self.journal, routing, answer, verdict, over=over, tenant=tenant)
+        await give(self.lessons, self.journal, routing, answer, verdict, over=over, tenant=tenant, kept=kept)
 
     async def router_states(self) -> list[dict[str, Any]]:
         """Every engine of the router with the state of its addresses; none without pools."""
@@ -321,6 +323,8 @@ class Gateway:
     ) -> AsyncGenerator[EngineEvent, None]:
         """The events of a kept answer, or those of who is asked."""
         if self.memory is None or not self.memory.serves(run.request):
+            if run.request.only_kept:
+                raise nothing_kept("none are kept here")
             return await answer.ask(chat_id)
         return self.memory.through(run, answer.ask, chat_id, answer.answerers)
 

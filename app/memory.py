@@ -11,16 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeVar
 
 from edgecloud.engine import Embedder, Engine
-from edgecloud.errors import EdgeCloudError, StorageError
+from edgecloud.errors import EdgeCloudError, NotKept, StorageError
 from edgecloud.settings import Settings
 from edgecloud.types import CacheInfo, ChatRequest, Done, EngineEvent, Notice, Start
 
+from .flights import Flights
 from .run import Run
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Memory:
         self._cache: AnswerCache | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="edgecloud-cache")
         self._asides: set[asyncio.Task[None]] = set()
+        self._flights = Flights()
         self._rests_until = 0.0
         self._told = False
 
@@ -78,36 +80,46 @@ class Memory:
         request = run.request
         key = self._key(request)
         if not self.serves(request) or not key.is_cached:
+            if request.only_kept:
+                raise nothing_kept(key.reason)
             async with aclosing(await source(chat_id)) as events:
                 async for event in events:
                     yield event
             return
         run.cache = CacheInfo("miss")
-        looked = await self._look(key, request, answerers)
-        if looked.hit is not None:
-            run.cache = looked.hit.info
-            run.reason = "answered before"
-            for event in looked.hit.events:
-                yield event
-                if isinstance(event, Start):
-                    yield Notice("cached", _told(looked.hit))
-            return
-        seen: list[EngineEvent] = []
-        async with aclosing(await source(chat_id)) as events:
-            async for event in events:
-                seen.append(event)
-                yield event
-                if isinstance(event, Start) and request.fresh and not looked.trouble:
-                    self._aside(self._refuse(key, answerers))
-                if isinstance(event, Start) and looked.trouble and not self._told:
-                    self._told = True
-                    yield Notice("history", f"Kept answers are not used: {looked.trouble}")
-                if isinstance(event, Done) and request.journal:
-                    self._aside(self._keep(key, looked, run, tuple(seen), chat_id))
+        with await self._flights.join(_flight(key, request, answerers)) as flight:
+            looked = await self._look(key, request, answerers)
+            if looked.hit is not None:
+                flight.land()
+                run.cache = looked.hit.info
+                run.reason = "answered before"
+                for event in looked.hit.events:
+                    yield event
+                    if isinstance(event, Start):
+                        yield Notice("cached", _told(looked.hit))
+                return
+            if request.only_kept:
+                raise nothing_kept(looked.trouble)
+            seen: list[EngineEvent] = []
+            async with aclosing(await source(chat_id)) as events:
+                async for event in events:
+                    seen.append(event)
+                    yield event
+                    if isinstance(event, Start) and request.fresh and not looked.trouble:
+                        self._aside(self._refuse(key, answerers))
+                    if isinstance(event, Start) and looked.trouble and not self._told:
+                        self._told = True
+                        yield Notice("history", f"Kept answers are not used: {looked.trouble}")
+                    if isinstance(event, Done) and request.journal:
+                        flight.hold(self._aside(self._keep(key, looked, run, tuple(seen), chat_id)))
 
     async def blame(self, entry_id: str) -> bool:
         """A person says that a kept answer was wrong: it is not given again, and the bound learns of it."""
         return await self._do(lambda cache: cache.blame(entry_id))
+
+    async def retract(self, request_id: str) -> bool:
+        """A person says that the answer to this request was wrong: what was kept of it is deleted."""
+        return bool(await self._do(lambda cache: cache.retract(request_id)))
 
     async def delete_chats(self, chat_ids: Collection[str]) -> bool:
         """Delete the answers derived from chats; False while another process keeps old pages readable."""
@@ -147,7 +159,9 @@ class Memory:
             if embedded is None:
                 return _Looked()
             found = await self._soon(
-                lambda cache: cache.similar(key, embedded, answerers, fresh=request.fresh)
+                lambda cache: cache.similar(
+                    key, embedded, answerers, fresh=request.fresh, may_audit=not request.only_kept
+                )
             )
             return _Looked(found.hit, found.near, embedded)
         except StorageError as error:
@@ -175,6 +189,7 @@ class Memory:
             seconds=time.monotonic() - run.began,
             cost=run.nano / 1e9,
             chat_id=chat_id,
+            request_id=run.request.id,
         )
         await self._do(lambda cache: cache.store(key, embedded, answer, near=near, cosine=cosine))
 
@@ -206,7 +221,7 @@ class Memory:
             return None
         return sum(a * b for a, b in zip(left, right, strict=True))
 
-    def _aside(self, work: Awaitable[None]) -> None:
+    def _aside(self, work: Awaitable[None]) -> asyncio.Task[None]:
         async def guarded() -> None:
             try:
                 await work
@@ -218,6 +233,7 @@ class Memory:
         task = asyncio.create_task(guarded())
         self._asides.add(task)
         task.add_done_callback(self._asides.discard)
+        return task
 
     async def _soon(self, work: Callable[[AnswerCache], T]) -> T:
         """What the thread gives within `WAIT_S`. Raises `StorageError`."""
@@ -265,6 +281,18 @@ class _Looked:
         self.embedded = embedded
         self.vector = vector
         self.trouble = trouble
+
+
+def nothing_kept(why: str) -> NotKept:
+    """The refusal of a request that wanted a kept answer and no other."""
+    return NotKept(f"There is no kept answer{f': {why}' if why else ''}; ask without `only-if-cached`.")
+
+
+def _flight(key: Key, request: ChatRequest, answerers: Collection[str]) -> Hashable | None:
+    """What makes two requests at once the same; None where the first one's answer is not for the second."""
+    if key.exact is None or request.fresh or request.only_kept or not request.journal:
+        return None
+    return key.exact, tuple(answerers)
 
 
 def answerer_of(settings: Settings, engine: Engine) -> str:

@@ -97,16 +97,25 @@ class AnswerCache:
             return Recalled(is_near=self._is_near(connection, key))
 
     def similar(
-        self, key: Key, embedded: Embedded, answerers: Collection[str], *, fresh: bool = False
+        self,
+        key: Key,
+        embedded: Embedded,
+        answerers: Collection[str],
+        *,
+        fresh: bool = False,
+        may_audit: bool = True,
     ) -> Found:
         """An answer to a prompt that says the same, or the nearest one that may not serve.
 
         A `fresh` request is never served; the answer that it gets teaches whether it should have been.
+        Without `may_audit` no hit is withheld to be computed: nobody would compute it.
         """
         if key.partition is None or not answerers:
             return Found()
         with self._writing() as connection:
-            return self._similar(connection, key, embedded, answerers, self._clock(), fresh=fresh)
+            return self._similar(
+                connection, key, embedded, answerers, self._clock(), fresh=fresh, may_audit=may_audit
+            )
 
     def refuse(self, key: Key, answerers: Collection[str]) -> int:
         """Delete what these `answerers` said to the same words, however long it was; how many answers.
@@ -159,6 +168,12 @@ class AnswerCache:
             blocked = connection.execute("UPDATE answers SET blocked = 1 WHERE id = ?", (entry_id,)).rowcount
             store.add(connection, "blamed", blocked)
         return bool(blocked)
+
+    def retract(self, request_id: str) -> int:
+        """A person says that the answer to this request was wrong: delete what was kept of it; how many."""
+        with self._writing() as connection:
+            numbers = connection.execute("SELECT number FROM answers WHERE request_id = ?", (request_id,))
+            return store.remove(connection, [number for (number,) in numbers.fetchall()])
 
     def delete_chat(self, chat_id: str) -> Removal:
         """Delete what was derived from a chat and belongs to no other."""
@@ -230,6 +245,7 @@ class AnswerCache:
         now: float,
         *,
         fresh: bool,
+        may_audit: bool,
     ) -> Found:
         domain = Domain(key.scope, embedded.fingerprint, self._model.knows(embedded.fingerprint))
         policy = experience.policy_of(connection, domain, self._bound)
@@ -246,7 +262,7 @@ class AnswerCache:
         row = candidate.row
         would_serve = policy.serves(judged.logit, judged.suspicion)
         # Of hits drawn by lot the answer is computed after all: the only look at what is served.
-        audited = would_serve and not fresh and self._draw() < AUDIT_RATE
+        audited = would_serve and not fresh and may_audit and self._draw() < AUDIT_RATE
         served = would_serve and not fresh and not audited
         lookup = experience.note(
             connection, domain, row.id, judged.logit, judged.suspicion, served=served, audited=audited

@@ -33,6 +33,8 @@ _IDENTITY = (
     "deadline_s",
     "fresh",
     "cache",
+    "max_age_s",
+    "only_kept",
     "priority",
     "files",
     "offline",
@@ -63,7 +65,7 @@ def key_of(
     partition = None if reason else _digest("semantic", _partition(request, scope, verdict.language))
     exact = _digest("exact", _whole(request, scope)) if _is_repeatable(request.sampling) else None
     lifetime_s = min(lifetime_s, verdict.lifetime_s) if request.is_chat else FRESH_S
-    return Key(scope, exact, partition, text, lifetime_s, reason, request.max_tokens)
+    return Key(scope, exact, partition, text, lifetime_s, reason, request.max_tokens, request.max_age_s)
 
 
 def scope_of(request: ChatRequest) -> str:

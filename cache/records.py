@@ -34,7 +34,7 @@ class Key:
 
     `exact` and `partition` are SHA-256 digests of everything that must be equal for an answer to be served;
     None leaves the tier out, and `reason` says why. `text` is the last user turn, what the semantic tier
-    embeds and compares. `max_tokens` bounds the answers that may be served.
+    embeds and compares. `max_tokens` and `max_age_s` bound the answers that may be served.
     """
 
     scope: str
@@ -44,6 +44,7 @@ class Key:
     lifetime_s: float
     reason: str = ""
     max_tokens: int | None = None
+    max_age_s: float | None = None
 
     @property
     def wording(self) -> bytes | None:
@@ -69,13 +70,16 @@ class Embedded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One complete answer as it streamed: `Start` … `Done`. `seconds` and `cost` are what a hit saves."""
+    """One complete answer as it streamed: `Start` … `Done`. `seconds` and `cost` are what a hit saves;
+    `request_id` is the request that it was computed for.
+    """
 
     events: tuple[EngineEvent, ...]
     answerer: str
     seconds: float = 0.0
     cost: float = 0.0
     chat_id: str | None = None
+    request_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ class Hit:
     @property
     def info(self) -> CacheInfo:
         """The hit as the receipt has it."""
-        return CacheInfo(self.tier, self.similarity, self.age_s, self.entry_id)
+        return CacheInfo(self.tier, self.similarity, self.age_s, self.entry_id, self.probability)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def find_exact(
     row = connection.execute(
         f"""SELECT {_ROW} FROM answers WHERE exact = ? AND {_servable(answerers)}
             ORDER BY number DESC LIMIT 1""",
-        (key.exact, *answerers, now, _limit(key)),
+        (key.exact, *answerers, *_bounds(key, now)),
     ).fetchone()
     return Row(*row) if row else None
 
@@ -75,7 +75,7 @@ def find_text(connection: sqlite3.Connection, key: Key, answerers: Collection[st
     row = connection.execute(
         f"""SELECT {_ROW} FROM answers WHERE wording = ? AND {_servable(answerers)}
             ORDER BY number DESC LIMIT 1""",
-        (key.wording, *answerers, now, _limit(key)),
+        (key.wording, *answerers, *_bounds(key, now)),
     ).fetchone()
     return Row(*row) if row else None
 
@@ -129,7 +129,7 @@ def find_near(
         cosine_of = {number: cosine for cosine, number in nearest[start : start + 2 * limit]}
         found = connection.execute(
             f"SELECT {_ROW} FROM answers WHERE number IN ({_marks(cosine_of)}) AND {_servable(answerers)}",
-            (*cosine_of, *answerers, now, _limit(key)),
+            (*cosine_of, *answerers, *_bounds(key, now)),
         )
         candidates += [Candidate(Row(*row), cosine_of[row[0]]) for row in found]
         if len(candidates) >= limit:
@@ -160,11 +160,12 @@ def keep(
     (number,) = connection.execute(
         """INSERT INTO answers (id, scope, exact, partition, wording, answerer, prompt, answer,
                                 completion_tokens,
-                                created, expires, seconds, cost, bytes, used)
-           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number""",
+                                created, expires, seconds, cost, bytes, used, request_id)
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number""",
         (
             entry_id, key.scope, key.exact, key.partition, key.wording, answer.answerer, key.text, packed,
             usage.completion_tokens, now, now + key.lifetime_s, answer.seconds, answer.cost, size, now,
+            answer.request_id,
         ),
     ).fetchone()  # fmt: skip
     if space is not None and embedded is not None:
@@ -274,11 +275,16 @@ def count(connection: sqlite3.Connection, counter: str) -> float:
 
 
 def _servable(answerers: Collection[str]) -> str:
-    return f"answerer IN ({_marks(answerers)}) AND blocked = 0 AND expires > ? AND completion_tokens <= ?"
+    return (
+        f"answerer IN ({_marks(answerers)}) AND blocked = 0 "
+        "AND expires > ? AND created >= ? AND completion_tokens <= ?"
+    )
 
 
-def _limit(key: Key) -> int:
-    return key.max_tokens if key.max_tokens is not None else _NO_LIMIT
+def _bounds(key: Key, now: float) -> tuple[float, float, int]:
+    """What `_servable` compares with: now, when the oldest answer may be from, how long one may be."""
+    oldest = now - key.max_age_s if key.max_age_s is not None else 0.0
+    return now, oldest, key.max_tokens if key.max_tokens is not None else _NO_LIMIT
 
 
 def _marks(values: Collection[object]) -> str:

@@ -46,4 +46,9 @@ def create_answers(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS: Sequence[Migration] = (create_answers,)
+def know_requests(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE answers ADD COLUMN request_id TEXT")
+    connection.execute("CREATE INDEX answers_by_request ON answers (request_id) WHERE request_id IS NOT NULL")
+
+
+MIGRATIONS: Sequence[Migration] = (create_answers, know_requests)

@@ -139,6 +139,14 @@ class UnsupportedMedia(EdgeCloudError):
     default_code = "unsupported_media_type"
 
 
+class NotKept(EdgeCloudError):
+    """A kept answer was asked for and nothing else, and there is none (RFC 9111, `only-if-cached`)."""
+
+    status = 504
+    type = "invalid_request_error"
+    default_code = "not_kept"
+
+
 class ModelLoadError(EdgeCloudError):
     """A model can't be loaded: of an unknown architecture, or it does not fit in memory."""
 

@@ -113,9 +113,11 @@ class ChatRequest:
     None for off, else how many alternatives (0..20) come with each token. `echo` returns the prompt first
     (completions only; with `max_tokens` 0 it only scores). `deadline_s` is a duration in seconds from when
     the gateway takes the request, the whole chain included. `fresh` refuses kept answers; `cache` says
-    whether any may be given or kept at all, None what the settings say for the door. `priority` is vLLM's:
+    whether any may be given or kept at all, None what the settings say for the door. Kept answers older than
+    `max_age_s` are not given; `only_kept` wants a kept answer or none. `priority` is vLLM's:
     smaller goes first. Before `min_tokens` no token may end the answer. `files` are the absolute paths of
-    what was attached, whose text is in the messages. `tenant` is a short hash of the API key.
+    what was attached, whose text is in the messages. `tenant` is a short hash of the API key. Where the
+    answer is not `streamed`, nobody sees it before its end, and pieces of it may come as one event.
     """
 
     messages: tuple[Message, ...] = ()
@@ -142,8 +144,11 @@ class ChatRequest:
     private: bool = False
     fresh: bool = False
     cache: bool | None = None
+    max_age_s: float | None = None
+    only_kept: bool = False
     offline: bool = False
     journal: bool = True
+    streamed: bool = True
     files: tuple[str, ...] = ()
     chat_id: str | None = None
     parent_id: str | None = None
@@ -205,7 +210,8 @@ class TokenLogprob:
 class Start:
     """The request is valid, rendered, tokenized, fits and is queued; from here on errors come after a 200.
 
-    The gateway adds the receipt's `id` and the `reason` for this engine, which a stream's headers tell.
+    The gateway adds what a stream's headers tell: the receipt's `id`, the `reason` for this engine, and what
+    came of looking for a kept answer.
     """
 
     engine: str
@@ -214,6 +220,7 @@ class Start:
     variant: str = ""
     id: str = ""
     reason: str = ""
+    cache: CacheInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,10 +309,15 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
+    """What came of looking for a kept answer. On a hit `similarity` is the cosine of the two questions,
+    `probability` that of their having the same answer, `age_s` the answer's age in seconds.
+    """
+
     verdict: CacheVerdict = "off"
     similarity: float | None = None
     age_s: float | None = None
     entry_id: str | None = None
+    probability: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,7 @@ class Answer(Response):
     then has its own status. (Only a stream that has to wait long for that begins with a ping.)
 
     However the response ends, the streams are closed, which cancels the work behind them: the client hangs
-    up,
-    in any state; the server's drain runs out; another stream fails.
+    up, in any state; the server's drain runs out; another stream fails.
     """
 
     def __init__(self, door: Door, streams: Sequence[Events]) -> None:
@@ -150,7 +149,7 @@ class WholeAnswer(Answer):
             async for number, event in running.events:
                 running.see(number, event)
                 add(number, event)
-        headers = start_headers(running.starts[0]) + end_headers(running.receipts, running.cached_tokens)
+        headers = start_headers(running.starts) + end_headers(running.receipts, running.cached_tokens)
         await reply(send, 200, json_bytes(self.whole()), headers)
 
 
@@ -181,7 +180,7 @@ class StreamedAnswer(Answer):
         stream.expect()
         try:
             async with self._running(scope, receive) as running:
-                await stream.open(start_headers(running.starts[0]))
+                await stream.open(start_headers(running.starts))
                 for number, start in enumerate(running.starts):
                     first = b"".join(map(frame, encode(number, start)))
                     if first:

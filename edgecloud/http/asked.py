@@ -29,20 +29,36 @@ def asked_of(scope: Scope) -> dict[str, Any]:
         "mode": _mode(scope),
         # Whatever else it says than no, privacy was meant.
         "private": (header(scope, PRIVATE.encode()) or "").strip().lower() not in _NO,
-        "fresh": _flag(scope, FRESH) or "no-cache" in _cache_control(scope),
-        "cache": _cache(scope),
+        **_kept(scope),
     }
 
 
-def _cache(scope: Scope) -> bool | None:
-    """Whether kept answers may be given and this one kept; None where the request doesn't say."""
-    if "no-store" in _cache_control(scope):
-        return False
-    return None if header(scope, CACHE.encode()) is None else _flag(scope, CACHE)
+def _kept(scope: Scope) -> dict[str, Any]:
+    """What is said of kept answers, in our headers and in those of RFC 9111 for a request."""
+    control = _cache_control(scope)
+    cache = None if header(scope, CACHE.encode()) is None else _flag(scope, CACHE)
+    max_age_s = _seconds(control.get("max-age"))
+    if "only-if-cached" in control:
+        cache = True
+    if "no-store" in control:
+        cache = False
+    return {
+        # No answer is that young.
+        "fresh": _flag(scope, FRESH) or "no-cache" in control or max_age_s == 0,
+        "cache": cache,
+        "max_age_s": max_age_s,
+        "only_kept": "only-if-cached" in control,
+    }
 
 
-def _cache_control(scope: Scope) -> list[str]:
-    return [part.strip().lower() for part in (header(scope, b"cache-control") or "").split(",")]
+def _cache_control(scope: Scope) -> dict[str, str]:
+    parts = (part.partition("=") for part in (header(scope, b"cache-control") or "").split(","))
+    return {name.strip().lower(): value.strip().strip('"') for name, _, value in parts}
+
+
+def _seconds(value: str | None) -> float | None:
+    """The delta-seconds of a directive; None where they are none, for who can't say it did not ask for it."""
+    return float(value) if value is not None and value.isascii() and value.isdigit() else None
 
 
 def _deadline_s(scope: Scope) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgecloud.types import Receipt, Start
+from edgecloud.types import CacheInfo, Receipt, Start
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -20,11 +20,15 @@ NAMES = (
 )
 
 
-def start_headers(start: Start) -> Headers:
-    """What a stream can say before its first token."""
+def start_headers(starts: Sequence[Start]) -> Headers:
+    """What a stream can say before its first token; of several prompts, who answers the first one."""
+    start = starts[0]
     told = [(b"x-edgecloud-route", start.engine), (b"x-edgecloud-model", start.model)]
     if start.id:
         told += [(b"x-edgecloud-id", start.id), (b"x-edgecloud-reason", start.reason)]
+    if start.cache is not None:
+        verdicts = dict.fromkeys(_kept(each.cache) for each in starts if each.cache is not None)
+        told.append((b"x-edgecloud-cache", ", ".join(verdicts)))
     return [(name, _value(text)) for name, text in told]
 
 
@@ -33,13 +37,21 @@ def end_headers(receipts: Sequence[Receipt], cached_tokens: int) -> Headers:
     told = [(b"x-edgecloud-cached-tokens", str(cached_tokens))]
     if receipts:
         attempts = [f"{each.engine}={each.outcome}" for receipt in receipts for each in receipt.attempts]
-        verdicts = dict.fromkeys(receipt.cache.verdict for receipt in receipts)
         told += [
-            (b"x-edgecloud-cache", ", ".join(verdicts)),
             (b"x-edgecloud-attempts", ", ".join(attempts)),
             (b"x-edgecloud-cost", f"{sum(each.cost for each in receipts):.9f} {receipts[0].currency}"),
         ]
     return [(name, _value(text)) for name, text in told]
+
+
+def _kept(cache: CacheInfo) -> str:
+    """The verdict; of a kept answer also how near its question is, how sure it was, its age and its id."""
+    if cache.entry_id is None:
+        return cache.verdict
+    return (
+        f"{cache.verdict}; sim={cache.similarity or 0.0:.3f}; p={cache.probability or 0.0:.3f}; "
+        f"age={cache.age_s or 0.0:.0f}; id={cache.entry_id}"
+    )
 
 
 def _value(text: str) -> bytes:

@@ -80,11 +80,11 @@ def decision(connection: sqlite3.Connection, request_id: str) -> dict[str, Any] 
 
 
 def tokens_on(connection: sqlite3.Connection, tenant: str, day: str) -> int:
-    """Tokens that a key's requests asked and were answered on a local day."""
+    """Tokens that engines took for a key's requests on a local day; a kept answer takes none."""
     (tokens,) = connection.execute(
         """SELECT coalesce(sum(prompt_tokens + completion_tokens), 0) FROM requests
-           WHERE day = ? AND tenant = ?""",
-        (day, tenant),
+           WHERE day = ? AND tenant = ? AND cache NOT IN (?, ?)""",
+        (day, tenant, *HITS),
     ).fetchone()
     return int(tokens)
 
@@ -127,16 +127,17 @@ def sums(connection: sqlite3.Connection, since: float, *, by_day: bool) -> tuple
 
 
 def _summed(day: str, engine: str, rows: list[tuple[Any, ...]]) -> EngineSums:
-    answered = [row for row in rows if row[2] == "ok" and row[3] not in HITS]
+    asked = [row for row in rows if row[3] not in HITS]
+    answered = [row for row in asked if row[2] == "ok"]
     return EngineSums(
         day,
         engine,
         requests=len(rows),
         failed=sum(row[2] != "ok" for row in rows),
         cache_hits=sum(row[3] in HITS for row in rows),
-        prompt_tokens=sum(row[4] for row in rows),
-        cached_tokens=sum(row[5] for row in rows),
-        completion_tokens=sum(row[6] for row in rows),
+        prompt_tokens=sum(row[4] for row in asked),
+        cached_tokens=sum(row[5] for row in asked),
+        completion_tokens=sum(row[6] for row in asked),
         cost=amount(sum(row[7] for row in rows)),
         ttft_s=median([row[8] for row in answered] or [0.0]),
         total_s=median([row[9] for row in answered] or [0.0]),

@@ -16,15 +16,19 @@ from edgecloud.app.explaining import request_story
 from edgecloud.app.gateway import Gateway
 from edgecloud.app.history import History
 from edgecloud.app.journal import Journal
+from edgecloud.app.lessons import Lessons
 from edgecloud.app.memory import Memory
 from edgecloud.cache.answers import AnswerCache
+from edgecloud.cache.same import shipped
 from edgecloud.engine import Embedder
-from edgecloud.errors import ModelNotFound, StorageError, UpstreamError
+from edgecloud.errors import ModelNotFound, NotFound, StorageError, UpstreamError
 from edgecloud.router.ledger import Ledger, RequestEntry
+from edgecloud.router.priors import PriorQuality
 from edgecloud.settings import CacheSettings, HistorySettings, Settings
 from edgecloud.types import (
     CacheInfo,
     ChatRequest,
+    EmbedResult,
     Event,
     Finish,
     Message,
@@ -79,6 +83,7 @@ async def remembering(
         Journal(lambda: History(folder / "edgecloud.db")),
         Books(lambda: Ledger(folder / "edgecloud.db")),
         memory=Memory(settings, open_cache or open_there, find),
+        make_lessons=lambda: Lessons(find, None, PriorQuality),  # type: ignore[arg-type]
     )
     try:
         yield gateway
@@ -366,3 +371,102 @@ async def test_a_thumb_down_blocks_and_a_deleted_chat_takes_its_answer_along(tmp
         assert again.chat_id is not None
         assert await gateway.memory.delete_chats([again.chat_id])
         assert finish(await collect(gateway, ask())).receipt.cache == CacheInfo("miss")
+
+
+async def test_of_the_same_request_at_once_one_is_computed(tmp_path: Path) -> None:
+    engine = FakeEngine(decode_s=0.01)
+    async with remembering(tmp_path, engine) as gateway:
+        seen = await asyncio.gather(*(collect(gateway, ask(sampling=COLD)) for _ in range(5)))
+
+    assert len(engine.requests) == 1
+    assert [finish(events).receipt.cache.verdict for events in seen] == ["miss"] + 4 * ["exact"]
+    assert all(answer(events) == answer(seen[0]) for events in seen)
+
+
+async def test_who_waited_for_one_that_was_stopped_is_answered_and_nobody_waits_twice(tmp_path: Path) -> None:
+    engine = FakeEngine(decode_s=0.01)
+    async with remembering(tmp_path, engine) as gateway:
+        first = asyncio.create_task(stop_at_first_word(gateway, ask(sampling=COLD)))
+        await asyncio.sleep(0)
+        seen = await asyncio.gather(*(collect(gateway, ask(sampling=COLD)) for _ in range(3)))
+        await first
+
+    assert {finish(events).usage.completion_tokens for events in seen} == {4}
+    assert len(engine.requests) == 4, "the first was stopped, the others waited for it and no longer"
+
+
+async def test_requests_that_only_seem_the_same_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    engine = FakeEngine(decode_s=0.01)
+    async with remembering(tmp_path, engine) as gateway:
+        requests = [ask(), ask(), ask(sampling=COLD, fresh=True), ask(sampling=COLD, journal=False)]
+        await asyncio.gather(*(collect(gateway, request) for request in requests))
+    assert len(engine.requests) == 4
+
+
+async def test_a_thumb_down_on_an_answer_takes_what_was_kept_of_it(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as gateway:
+        first = finish(await collect(gateway, ask(sampling=COLD)))
+        second = finish(await collect(gateway, ask(sampling=COLD)))
+        assert second.receipt.cache.verdict == "exact"
+        await gateway.feedback(first.receipt.id, "down")
+        third = finish(await collect(gateway, ask(sampling=COLD)))
+    assert third.receipt.cache == CacheInfo("miss")
+
+
+@pytest.mark.parametrize("by", ["request", "message"])
+async def test_a_thumb_down_on_a_kept_answer_blocks_it(tmp_path: Path, by: str) -> None:
+    async with remembering(tmp_path) as gateway:
+        await collect(gateway, ask(sampling=COLD))
+        hit = finish(await collect(gateway, ask(sampling=COLD)))
+        name = hit.receipt.id if by == "request" else hit.message_id
+        assert name is not None
+        await gateway.feedback(name, "down")
+        third = finish(await collect(gateway, ask(sampling=COLD)))
+    assert third.receipt.cache == CacheInfo("miss")
+    cache = AnswerCache(tmp_path / "cache.db")
+    assert cache.stats().blamed == 1
+    cache.close()
+
+
+class AlikeEmbedder(FakeEmbedder):
+    """Finds all texts nearly the same."""
+
+    fingerprint = shipped().fingerprint
+
+    async def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> Any:
+        vectors = ((0.8, 0.6) if "please" in str(text) else (0.6, 0.8) for text in inputs)
+        return EmbedResult(tuple(vector + 382 * (0.0,) for vector in vectors), self.name, 1)
+
+
+@pytest.mark.parametrize("verdict", ["down", "regenerated"])
+async def test_a_similar_question_s_answer_that_is_disliked_is_the_cache_s_fault_and_no_engine_s(
+    tmp_path: Path, verdict: str
+) -> None:
+    async with remembering(tmp_path, embedder=AlikeEmbedder()) as gateway:
+        await collect(gateway, ask("How do I reset my password?"))
+        hit = finish(await collect(gateway, ask("How can I reset my password, please?")))
+        assert hit.receipt.cache.verdict == "semantic"
+        assert 0.9 <= (hit.receipt.cache.probability or 0.0) < 1.0
+        await gateway.feedback(hit.receipt.id, verdict)
+        again = finish(await collect(gateway, ask("How can I reset my password, please?")))
+    assert again.receipt.cache == CacheInfo("miss")
+
+
+async def test_no_other_verdict_takes_an_answer_from_the_cache(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as gateway:
+        first = finish(await collect(gateway, ask(sampling=COLD)))
+        for verdict in ("up", "regenerated", "edited"):
+            with pytest.raises(NotFound):
+                await gateway.feedback(first.receipt.id, verdict)
+        second = finish(await collect(gateway, ask(sampling=COLD)))
+    assert second.receipt.cache.verdict == "exact"
+
+
+async def test_another_key_s_verdict_takes_no_answer_from_the_cache(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as gateway:
+        mine = ask(sampling=COLD, door="http", cache=True, tenant="me")
+        first = finish(await collect(gateway, mine))
+        with pytest.raises(NotFound):
+            await gateway.feedback(first.receipt.id, "down", tenant="somebody else")
+        second = finish(await collect(gateway, dataclasses.replace(mine, id="req-2")))
+    assert second.receipt.cache.verdict == "exact"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,26 @@ SKY = "Why is the sky blue?"
 VARYING = re.compile(r'"(?:\w*id|created|\w*_at)": ?(?:"[^"]*"|[\d.]+)')
 PATHS = {
     "/v1/chat/completions": chat(SKY, temperature=0),
+    "/v1/completions": {"prompt": SKY, "model": "fake", "temperature": 0, "max_tokens": 64},
     "/v1/messages": {**chat(SKY, temperature=0), "model": "fake", "max_tokens": 64},
     "/v1/responses": {"input": SKY, "model": "fake", "temperature": 0},
 }
 
 
 @contextlib.contextmanager
-def house(folder: Path, engine: FakeEngine, keys: tuple[str, ...] = ()) -> Iterator[httpx.Client]:
+def house(
+    folder: Path,
+    engine: FakeEngine,
+    keys: tuple[str, ...] = (),
+    clock: Callable[[], float] = time.time,
+) -> Iterator[httpx.Client]:
     """A server that keeps answers where it is asked to."""
     settings = Settings(server=ServerSettings.model_validate({"drain_s": 0.0, "api_keys": keys}))
 
     async def embedder() -> Embedder:
         return FakeEmbedder()
 
-    memory = Memory(settings, lambda: AnswerCache(folder / "cache.db"), embedder)
+    memory = Memory(settings, lambda: AnswerCache(folder / "cache.db", clock=clock), embedder)
     gateway = Gateway(settings, FakeCatalog([engine]), memory=memory)
     drain = Drain()
     app = create_app(gateway, settings, drain=drain, metrics=Metrics())
@@ -54,6 +61,10 @@ def body_of(answer: httpx.Response) -> str:
     """The bytes of an answer without ids and times."""
     assert answer.status_code == 200, answer.text
     return VARYING.sub("", answer.text)
+
+
+def verdict_of(answer: httpx.Response) -> str:
+    return answer.headers["x-edgecloud-cache"].partition(";")[0]
 
 
 # cases: R59
@@ -76,7 +87,7 @@ def test_nothing_is_kept_or_given_unasked(tmp_path: Path) -> None:
     body = chat(SKY, temperature=0)
     with house(tmp_path, engine) as http:
         verdicts = [
-            http.post("/v1/chat/completions", json=body, headers=headers).headers["x-edgecloud-cache"]
+            verdict_of(http.post("/v1/chat/completions", json=body, headers=headers))
             for headers in (
                 {},
                 ON,
@@ -95,11 +106,53 @@ def test_another_key_s_answer_is_nobody_else_s(tmp_path: Path) -> None:
     engine = FakeEngine()
     with house(tmp_path, engine, keys=("one-key-of-many", "another-of-many")) as http:
         verdicts = [
-            http.post(
-                "/v1/chat/completions",
-                json=chat(SKY, temperature=0),
-                headers={**ON, "authorization": f"Bearer {key}"},
-            ).headers["x-edgecloud-cache"]
+            verdict_of(
+                http.post(
+                    "/v1/chat/completions",
+                    json=chat(SKY, temperature=0),
+                    headers={**ON, "authorization": f"Bearer {key}"},
+                )
+            )
             for key in ("one-key-of-many", "another-of-many", "one-key-of-many", "another-of-many")
         ]
     assert verdicts == ["miss", "miss", "exact", "exact"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_headers_tell_of_a_kept_answer_before_its_first_word(tmp_path: Path, stream: bool) -> None:
+    body = chat(SKY, temperature=0, stream=stream)
+    with house(tmp_path, FakeEngine()) as http:
+        live, replayed = (http.post("/v1/chat/completions", json=body, headers=ON) for _ in range(2))
+    assert live.headers["x-edgecloud-cache"] == "miss"
+    told = replayed.headers["x-edgecloud-cache"]
+    assert re.fullmatch(r"exact; sim=1\.000; p=1\.000; age=\d+; id=ans-[0-9a-f]{24}", told), told
+    assert replayed.headers["x-edgecloud-reason"] == "answered before"
+
+
+def test_who_wants_a_kept_answer_only_gets_it_or_one_error(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    body, kept = chat(SKY, temperature=0), {"cache-control": "only-if-cached"}
+    with house(tmp_path, engine) as http:
+        before = http.post("/v1/chat/completions", json=body, headers=kept)
+        http.post("/v1/chat/completions", json=body, headers=ON)
+        after = http.post("/v1/chat/completions", json=body, headers=kept)
+        never = http.post("/v1/chat/completions", json={**body, "n": 2}, headers=kept)
+        unkept = http.post(
+            "/v1/chat/completions", json=body, headers={"cache-control": "only-if-cached, no-store"}
+        )
+    assert [answer.status_code for answer in (before, after, never, unkept)] == [504, 200, 504, 504]
+    assert before.json()["error"]["code"] == "not_kept"
+    assert before.headers["x-should-retry"] == "false"
+    assert len(engine.requests) == 1
+
+
+def test_an_answer_older_than_is_wanted_is_computed_again(tmp_path: Path) -> None:
+    now = [1e9]
+    verdicts = []
+    with house(tmp_path, FakeEngine(), clock=lambda: now[0]) as http:
+        for later_s, age in ((0, "60"), (50, "60"), (20, "60"), (0, "0")):
+            now[0] += later_s
+            control = {**ON, "cache-control": f"max-age={age}"}
+            answer = http.post("/v1/chat/completions", json=chat(SKY, temperature=0), headers=control)
+            verdicts.append(verdict_of(answer))
+    assert verdicts == ["miss", "exact", "miss", "miss"]
