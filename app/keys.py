@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from edgecloud.errors import NoPermittedRoute, StorageError
 from edgecloud.http.keys import tenant_of
@@ -26,14 +26,8 @@ class KeyDesk:
         entry = self._entries.get(tenant or "")
         if entry is None or tenant is None:
             return None
-        now = datetime.now()
-        tomorrow = datetime(now.year, now.month, now.day) + timedelta(days=1)
-        return KeyLimits(
-            entry.name,
-            entry.engines or None,
-            await self._left(tenant, entry, f"{now:%Y-%m-%d}"),
-            tomorrow.timestamp(),
-        )
+        left = await self._left(tenant, entry, f"{datetime.now():%Y-%m-%d}")
+        return KeyLimits(entry.name, entry.engines or None, left)
 
     async def permit(self, tenant: str | None, engine: str) -> None:
         """Raises `NoPermittedRoute` if a key may not use this engine, or has used up its day."""
