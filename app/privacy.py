@@ -36,13 +36,12 @@ class PrivacyDesk:
         session = session_of(request)
         # Without a chat a conversation is known by how it began, and many begin with "hi".
         begins = request.chat_id is None and not any(each.role == "assistant" for each in request.messages)
-        earlier = PUBLIC if begins else await self._earlier(session)
-        if request.door == "chat":
-            # The chat's own switch is in every request; what was found in it is not undone by that.
-            earlier = _without_wishes(earlier)
+        known = PUBLIC if begins else await self._earlier(session)
+        # The chat's own switch is in every request; what was found in it is not undone by that.
+        earlier = _without_wishes(known) if request.door == "chat" else known
         privacy = judge(request, self._settings.privacy, paths=request.files, earlier=earlier)
         if session is not None and remember:
-            self._remember(session, privacy, is_news=privacy != earlier)
+            self._remember(session, privacy, is_news=privacy != known)
         return privacy
 
     # ------------------------------------------------------------------------------------------------- inside
@@ -66,7 +65,7 @@ class PrivacyDesk:
         self._known.move_to_end(session)
         while len(self._known) > KEPT:
             self._known.popitem(last=False)
-        if privacy.local_only and is_news and self._books is not None:
+        if is_news and self._books is not None:
             self._books.bind(session, dump_record(privacy))
 
 

@@ -151,7 +151,7 @@ def _key(facts: Facts, view: EngineView, world: World, settings: Settings) -> Ve
         key.tokens_left is not None
         and facts.prompt_tokens(view.name) + reserved_tokens(facts) > key.tokens_left
     ):
-        return "key_quota", f"needs more than the {max(key.tokens_left, 0)} tokens left to the key {key.name}"
+        return "key_quota", f"needs more than the {key.tokens_left} tokens left to the key {key.name}"
     return None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from edgecloud.app import privacy
 from edgecloud.app.books import Books
 from edgecloud.app.privacy import PrivacyDesk
 from edgecloud.router.ledger import Ledger
@@ -26,8 +27,8 @@ def desk(tmp_path: Path) -> PrivacyDesk:
     return desk_over(tmp_path)
 
 
-def desk_over(folder: Path, **privacy: Any) -> PrivacyDesk:
-    settings = Settings(privacy=PrivacySettings(**privacy))
+def desk_over(folder: Path, **rules: Any) -> PrivacyDesk:
+    settings = Settings(privacy=PrivacySettings(**rules))
     return PrivacyDesk(settings, Books(lambda: Ledger(folder / "edgecloud.db")))
 
 
@@ -55,6 +56,35 @@ async def test_a_chat_with_a_switch_can_take_its_own_wish_back_and_nothing_else(
     assert not await is_bound(desk, ask("hi", **chat))
     assert await is_bound(desk, ask("my card is 4539 1488 0343 6467", **chat))
     assert await is_bound(desk, ask("forget it", **chat))
+
+
+async def test_another_process_knows_of_a_wish_that_was_taken_back(tmp_path: Path) -> None:
+    first = desk_over(tmp_path)
+    await first.look_at(ask("hi", chat_id="chat-1", door="chat", private=True))
+    await first.look_at(ask("hi", chat_id="chat-1", door="chat"))
+    assert first._books is not None
+    await first._books.aclose()
+    assert not await is_bound(desk_over(tmp_path), ask("and?", chat_id="chat-1"))
+
+
+async def test_what_is_no_news_is_not_written_again(
+    desk: PrivacyDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(desk._books, "bind", lambda session, reasons: written.append(session))
+    for text in ("hi", "and?", "and then?"):
+        await desk.look_at(ask(text, chat_id="chat-1", private=True))
+        await desk.look_at(ask(text, chat_id="chat-2"))
+    assert written == ["chat-1"]
+
+
+async def test_memory_holds_the_conversations_that_were_seen_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(privacy, "KEPT", 2)
+    desk = PrivacyDesk(Settings(), None)
+    for chat in ("chat-1", "chat-2", "chat-1", "chat-3"):
+        await desk.look_at(ask("hi", chat_id=chat, private=True))
+    chats = [ask("hi", chat_id=f"chat-{number}") for number in (1, 2, 3)]
+    assert [await is_bound(desk, chat, remember=False) for chat in chats] == [True, False, True]
 
 
 async def test_over_http_the_turns_of_a_conversation_are_bound_and_other_greetings_are_not(

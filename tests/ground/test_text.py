@@ -75,6 +75,12 @@ class TestUtf8Stream:
 
 
 class TestStopMatcher:
+    def test_after_a_stop_nothing_is_held_and_the_rest_is_told(self):
+        matcher = StopMatcher(("END",))
+        assert matcher.feed("a E") == ("a ", None)
+        assert matcher.feed("ND b") == ("", "END")
+        assert (matcher.rest, matcher.num_held, matcher.flush()) == (" b", 0, "")
+
     @given(texts, stops_of, st.lists(st.integers(0, 40), max_size=10))
     def test_any_chunking_ends_at_the_same_stop_with_the_same_text(self, text, stops, places):
         assert match(cut(text, places), stops) == slow_match(text, stops)

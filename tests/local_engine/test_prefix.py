@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,7 +90,7 @@ def test_a_split_budget_is_spent_and_the_oldest_gets_half(budget: int, remaining
     assert sum(shares) == min(budget, sum(remaining))
     assert all(0 <= share <= left for share, left in zip(shares, remaining, strict=True))
     if remaining:
-        assert shares[0] >= min(remaining[0], budget // 2)
+        assert shares[0] >= min(remaining[0], math.ceil(budget / 2))
 
 
 def test_a_short_prompt_need_not_wait_for_a_long_one() -> None:
@@ -113,3 +114,10 @@ def test_alone_a_prompt_gets_larger_steps() -> None:
     for _ in range(20):
         pacer.observe(64, 64 * 0.004)
     assert pacer.budget(0) > 2 * pacer.budget(1)
+
+
+def test_a_step_of_a_few_tokens_says_little_of_what_a_token_costs() -> None:
+    pacer = PrefillPacer(0.1, 512)
+    before = pacer.token_s
+    pacer.observe(PrefillPacer.MIN_CHUNK - 1, 60.0)
+    assert pacer.token_s == before

@@ -177,8 +177,23 @@ def test_a_deadline_takes_what_is_too_slow_for_it() -> None:
     facts = make_facts(estimated_tokens=100, output_tokens=Spread(50, 80))
     world = make_world(make_local(speed=slow))
 
-    assert filter(replace(facts, deadline_s=7.1), world, SETTINGS).engines == ("laptop",)
+    assert filter(replace(facts, deadline_s=7.0), world, SETTINGS).engines == ("laptop",)
     assert filter(replace(facts, deadline_s=6.9), world, SETTINGS).removed[0].code == "deadline"
+
+
+def test_a_guess_of_the_speed_takes_nobody() -> None:
+    unmeasured = Speed(queue_s=Spread(1.0, 2.0), prefill=Spread(100, 50), decode=Spread(10, 5), num_samples=0)
+
+    world = make_world(make_local(speed=unmeasured))
+
+    assert filter(make_facts(deadline_s=0.1), world, SETTINGS).engines == ("laptop",)
+
+
+def test_who_takes_no_raw_prompts_takes_chats() -> None:
+    world = make_world(make_local(can={"completions": False}))
+
+    assert filter(make_facts(needs=Needs(chat=True)), world, SETTINGS).engines == ("laptop",)
+    assert filter(make_facts(needs=Needs(chat=False)), world, SETTINGS).removed[0].code == "completions"
 
 
 def test_the_first_filter_takes_an_engine_and_the_others_are_noted() -> None:
