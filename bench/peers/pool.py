@@ -1,4 +1,4 @@
-"""Our pool's scheduler and runner, in this process, in our own environment: MODEL THREADS FORM.
+"""Our pool's scheduler and runner, in this process and environment: MODEL THREADS FORM [TOKENS_A_STEP].
 
 Beside `worker.py`'s jobs it takes `{"measure": NAME}` for what only we are asked: see `MEASURES`.
 """
@@ -21,8 +21,9 @@ from edgecloud.pool.sequence import Job
 from edgecloud.pool.vocabulary import from_gguf
 
 path, threads, form = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+budget = int(sys.argv[4]) if len(sys.argv) > 4 else 2304
 vocabulary = from_gguf(path)
-config = PoolConfig(1024, 16, context=4096, token_budget=2304, max_chunk=256, max_running=64)
+config = PoolConfig(1024, 16, context=4096, token_budget=budget, max_chunk=min(budget, 256), max_running=64)
 runner = load_runner(plan_model(path, device="cpu", weights=form), config, threads=threads)  # type: ignore[arg-type]
 scheduler = Scheduler(config)
 spent: defaultdict[str, float] = defaultdict(float)
@@ -66,6 +67,13 @@ def step() -> tuple[StepPlan, set[int]]:
     for ended in committed.ended:
         runner.end(ended.request_id)
     return plan, {progress.request_id for progress in committed.progress}
+
+
+def leave(requests: list[object]) -> None:
+    """End those that have not ended."""
+    for request_id in requests:
+        if scheduler.abort(request_id, 0.0) is not None:  # type: ignore[arg-type]
+            runner.end(request_id)  # type: ignore[arg-type]
 
 
 def generate(prompts: list[str], max_tokens: int) -> None:
@@ -149,10 +157,10 @@ def profile() -> dict[str, float]:
     for _ in range(100):
         step()
     total = time.perf_counter() - started
+    parts = {name: seconds * 10 for name, seconds in spent.items()} | {"whole step": total * 10}
     while scheduler.has_work:
         step()
     # Logits are asked for while drawing.
-    parts = {name: seconds * 10 for name, seconds in spent.items()} | {"whole step": total * 10}
     return parts | {"draw": parts["draw"] - parts["logits"]}
 
 
@@ -161,9 +169,10 @@ MEASURES = {"prefix": shared_prefix, "newcomer": newcomer, "waste": kv_waste, "p
 if __name__ == "__main__":
     serve(
         prompts=batch(generate),
-        rate=arrivals(
+        arrivals=arrivals(
             lambda prompt, max_tokens: submit(vocabulary.tokenize(prompt), max_tokens),
             lambda: step()[1],
+            leave,
             lambda: scheduler.has_work,
         ),
         measure=lambda job: MEASURES[job["measure"]](),

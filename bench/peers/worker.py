@@ -1,14 +1,13 @@
 """What every batch worker does: a JSON job a line on stdin, a JSON result a line on stdout, until stdin ends.
 
 `{"prompts": [text, …], "max_tokens": n}` answers all prompts at once, greedy, exactly n tokens each, and
-gives `{"seconds": …}`. `{"rate": r, "seconds": s, …}` lets requests arrive at random, r a second, and gives
-the P99 of the time between two tokens of one answer; only workers that can be stepped know it. Needs nothing,
-so that it runs in any peer's venv.
+gives `{"seconds": …}`. `{"arrivals": [[second, text], …], …}` lets requests arrive at these times, and says
+whether the answers kept their pace; only workers that can be stepped know it. Needs nothing, so that it runs
+in any peer's venv.
 """
 
 import json
 import os
-import random
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -26,31 +25,61 @@ def batch(generate: Callable[[list[str], int], None]) -> Callable[[Job], Job]:
 
 
 def arrivals(
-    submit: Callable[[str, int], object], step: Callable[[], Iterable[object]], is_busy: Callable[[], bool]
+    submit: Callable[[str, int], object],
+    step: Callable[[], Iterable[object]],
+    abort: Callable[[list[object]], object],
+    is_busy: Callable[[], bool],
 ) -> Callable[[Job], Job]:
-    """`submit` gives a request's id, `step` the ids of those that got a token."""
+    """`submit` gives a request's id, `step` the ids of those that got a token.
+
+    The trace is kept up with if of the times between two tokens of one answer at most 1 in 100 is longer
+    than `gap_s`, and of the times to a first token at most half are longer than `first_s`: without the
+    second an engine that lets them queue up for ever, and answers a few well, would pass. A try that can no
+    longer succeed is cut short. Idle seconds are waited for, as in life.
+    """
 
     def run(job: Job) -> Job:
-        rng = random.Random(job["seed"])
-        due, start = 0.0, time.perf_counter()
-        waiting = []
-        while (due := due + rng.expovariate(job["rate"])) < job["seconds"]:
-            waiting.append((due, " ".join(rng.choices(job["words"], k=job["prompt"]))))
-        waiting.reverse()
+        trace = list(reversed(job["arrivals"]))
+        num_late = num_slow = 0
+        most_late = 0.01 * len(trace) * (job["answer"] - 1)
+        most_slow = 0.5 * len(trace)
+        arrived: dict[object, float] = {}
         last: dict[object, float] = {}
-        gaps = []
-        while waiting or is_busy():
-            while waiting and waiting[-1][0] <= time.perf_counter() - start:
-                submit(waiting.pop()[1], job["answer"])
+        gaps: list[float] = []
+        firsts: list[float] = []
+        start = time.perf_counter()
+        while (trace or is_busy()) and num_late <= most_late and num_slow <= most_slow:
+            while trace and trace[-1][0] <= time.perf_counter() - start:
+                due, text = trace.pop()
+                # From when it was due: what waits for a step to end waits for the engine.
+                arrived[submit(text, job["answer"])] = start + due
             if not is_busy():
                 time.sleep(0.001)
                 continue
             served = list(step())
             now = time.perf_counter()
-            gaps += [now - last[each] for each in served if each in last]
-            last |= dict.fromkeys(served, now)
-        gaps.sort()
-        return {"gap": gaps[int(0.99 * (len(gaps) - 1))] if gaps else 0.0}
+            for each in served:
+                if each in last:
+                    gaps.append(now - last[each])
+                    num_late += gaps[-1] > job["gap_s"]
+                else:
+                    firsts.append(now - arrived[each])
+                    num_slow += firsts[-1] > job["first_s"]
+                last[each] = now
+            # Who still waits is slow already.
+            waiting = sum(now - at > job["first_s"] for each, at in arrived.items() if each not in last)
+            if num_slow + waiting > most_slow:
+                num_slow += waiting
+        kept = num_late <= most_late and num_slow <= most_slow
+        abort(list(arrived))
+        while is_busy():
+            step()
+        return {
+            "kept": kept,
+            "seconds": time.perf_counter() - start,
+            "gap_s": sorted(gaps)[int(0.99 * (len(gaps) - 1))] if gaps else 0.0,
+            "first_s": sorted(firsts)[len(firsts) // 2] if firsts else 0.0,
+        }
 
     return run
 
