@@ -31,11 +31,12 @@ class Forecast:
         return self._pool.blocks_for(sequence.num_tokens + self.num_left(sequence))
 
     def num_reserved(self, running: Iterable[Sequence]) -> int:
-        """Blocks that sequences have yet to take for tokens that they have."""
+        """Blocks that sequences have yet to take for tokens that they have, drafts to verify included."""
         size = self._pool.block_size
         total = 0
         for sequence in running:
-            num_lacking = -(-len(sequence.tokens) // size) - len(sequence.table.blocks)
+            num_slots = len(sequence.tokens) + len(sequence.drafts)
+            num_lacking = -(-num_slots // size) - len(sequence.table.blocks)
             if num_lacking > 0:
                 total += num_lacking
         return total
@@ -46,4 +47,6 @@ class Forecast:
         num_held = len(sequence.table.blocks)
         num_freed = max(num_held - self._pool.blocks_for(sequence.num_hit), 0)
         forks = [Growth(num_left, 1, 0, 0)] * (sequence.width - 1)
-        return [Growth(num_left, sequence.num_tokens, num_held, num_freed), *forks]
+        # Drafts lie behind the last token until they are judged, at the end of the answer too.
+        num_tokens = sequence.num_tokens + len(sequence.drafts)
+        return [Growth(num_left, num_tokens, num_held, num_freed), *forks]

@@ -7,16 +7,16 @@ ones that lack more (prompt chunks), then on admissions, and on no admission in 
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass
 
 from .admission import Admission, Case, Growth, Level, Verdict, projected_peak
 from .blocks import BlockPool
 from .config import PoolConfig
 from .costs import StepCosts
+from .counters import Counters
 from .estimate import LengthEstimate
 from .forecast import Forecast
 from .plan import StepBuilder
-from .policy import EarliestDeadline, FairShare, FirstCome, Policy, PolicyName, Priority, ShortestJob
+from .policy import Policy, PolicyName, policy_named
 from .preemption import Preemption, Remedy
 from .prefix import ChainHash, PrefixNode
 from .sequence import Sequence
@@ -25,23 +25,6 @@ from .sequence import Sequence
 LOOKAHEAD = 8
 # Steps between two looks at what the prefix cache would spare those who wait.
 REFRESH_STEPS = 32
-
-
-@dataclass(slots=True)
-class Counters:
-    """What has happened since the start: events, or tokens where the name says so."""
-
-    steps: int = 0
-    swapped: int = 0
-    recomputed: int = 0
-    kept: int = 0
-    refused: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    wasted_tokens: int = 0
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
 
 
 class Planner:
@@ -61,7 +44,7 @@ class Planner:
             config.num_blocks, config.block_size, config.num_host_blocks, caching=config.caching, chain=chain
         )
         self.forecast = Forecast(self.pool, costs, estimate)
-        self.policy = self._policy(policy) if isinstance(policy, str) else policy
+        self.policy = policy_named(policy, self.forecast.seconds_left) if isinstance(policy, str) else policy
         self.admission = Admission(config.watermarks, config.num_blocks)
         self.preemption = Preemption(self.pool, costs, config.preemption, self.forecast.seconds_left)
         self.counters = Counters()
@@ -117,17 +100,29 @@ class Planner:
         chunks: list[Sequence] = []
         for sequence in self.running:
             (decodes if sequence.num_pending == 1 else chunks).append(sequence)
-        for index, sequence in enumerate(decodes):
+        num_spare = self._spare_for_drafts(step, len(decodes), chunks)
+        for sequence in decodes:
             if sequence.running:
                 num_drafts = 0
                 if sequence.drafts:
-                    spare = step.budget - (len(decodes) - index)
                     # A prompt that is only scored lacks one token too, and has none to draw.
-                    num_drafts = max(min(len(sequence.drafts), spare, sequence.num_left - 1), 0)
+                    num_drafts = max(min(len(sequence.drafts), num_spare, sequence.num_left - 1), 0)
+                    num_spare -= num_drafts
                 self._extend(step, sequence, 1 + num_drafts, now)
         for sequence in chunks:
             if sequence.running and step.budget:
                 self._extend(step, sequence, self._chunk(sequence, step), now)
+
+    def _spare_for_drafts(self, step: StepBuilder, num_decodes: int, chunks: list[Sequence]) -> int:
+        """Tokens of the step that drafts may take: what is left when everyone who runs has had his, and none
+        where the blocks that they would hold leave fewer than the first watermark.
+        """
+        if not any(sequence.drafts for sequence in self.running):
+            return 0
+        if self.admission.level(self.pool.num_available - self._num_reserved()) > Level.FREE:
+            return 0
+        num_prompt = sum(min(sequence.num_pending, self.config.max_chunk) for sequence in chunks)
+        return max(step.budget - num_decodes - num_prompt, 0)
 
     def _extend(self, step: StepBuilder, sequence: Sequence, num_tokens: int, now: float) -> None:
         """Give a running sequence the blocks for its next tokens, or for as many of them as there is room."""
@@ -306,12 +301,3 @@ class Planner:
             self._seen_version = self.pool.prefix.version
             self._refresh_at = self.counters.steps + REFRESH_STEPS
             self.policy.refresh(self._hit_tokens)
-
-    def _policy(self, name: PolicyName) -> Policy:
-        policies: dict[PolicyName, type[Policy]] = {
-            "fcfs": FirstCome,
-            "deadline": EarliestDeadline,
-            "priority": Priority,
-            "fair": FairShare,
-        }
-        return ShortestJob(self.forecast.seconds_left) if name == "sjf" else policies[name]()

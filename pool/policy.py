@@ -255,3 +255,14 @@ class FairShare(Policy):
         if not self._lanes[tenant]:
             del self._lanes[tenant]
             self._last_tenant = tenant
+
+
+def policy_named(name: PolicyName, seconds_left: Callable[[Sequence], float]) -> Policy:
+    """A fresh policy; `seconds_left` is the work that a sequence still is, for the one that orders by it."""
+    policies: dict[PolicyName, type[Policy]] = {
+        "fcfs": FirstCome,
+        "deadline": EarliestDeadline,
+        "priority": Priority,
+        "fair": FairShare,
+    }
+    return ShortestJob(seconds_left) if name == "sjf" else policies[name]()

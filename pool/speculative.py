@@ -19,6 +19,9 @@ LEAST_OUTPUT = 50
 """Expected tokens of an answer below which guessing is not begun."""
 LEAST_SEEN = 8
 MEMORY = 16
+INDEXED_PER_STEP = 1024
+"""Tokens of all texts together that are noted before one step: two milliseconds. A long prompt is caught
+up with over several steps, because everybody waits for a step."""
 
 
 class NgramProposer:
@@ -29,6 +32,8 @@ class NgramProposer:
     def __init__(self, num_drafts: int = 6, max_rows: int = 8) -> None:
         self.num_drafts = num_drafts
         self.max_rows = max_rows
+        self.num_indexed = 0
+        """Tokens whose place has been noted since the start; each is noted once."""
         self._tracks: dict[int, _Track] = {}
 
     @property
@@ -40,15 +45,19 @@ class NgramProposer:
         """Look at what the running choices have drawn, and hand the scheduler drafts where they earn it."""
         spare = self.max_rows // max(scheduler.num_running, 1) - 1
         num_drafts = 0 if scheduler.num_waiting else min(self.num_drafts, spare)
+        allowance = INDEXED_PER_STEP
         tracks: dict[int, _Track] = {}
         drafts: dict[int, tuple[int, ...]] = {}
         for sequence in scheduler.planner.running:
             if sequence.num_pending != 1 or sequence.width != 1:
                 continue
-            track = tracks[sequence.id] = self._tracks.get(sequence.id) or _Track()
-            guess = track.follow(sequence.tokens, sequence.num_prompt, self.num_drafts)
+            track = tracks[sequence.id] = self._tracks.get(sequence.id) or _Track(sequence.num_prompt)
+            track.judge(sequence.tokens)
+            allowance -= track.index(sequence.tokens, allowance)
+            guess = track.guess(sequence.tokens, self.num_drafts)
             if num_drafts > 0 and guess and track.is_on and self._is_long(scheduler, sequence):
                 drafts[sequence.id] = guess[:num_drafts]
+        self.num_indexed += INDEXED_PER_STEP - allowance
         self._tracks = tracks
         scheduler.propose(drafts)
 
@@ -60,29 +69,41 @@ class NgramProposer:
 class _Track:
     """One choice: where each run of its tokens stood last, its latest guess, how often guesses came true."""
 
-    __slots__ = ("_ends", "_guess", "_num_seen", "_num_tokens", "_share", "is_on")
+    __slots__ = ("_ends", "_guess", "_num_indexed", "_num_judged", "_num_seen", "_share", "is_on")
 
-    def __init__(self) -> None:
+    def __init__(self, num_prompt: int) -> None:
         self.is_on = False
         # By a run of tokens, the place behind its last occurrence but the one at the very end.
         self._ends: dict[tuple[int, ...], int] = {}
         self._guess: tuple[int, ...] = ()
-        self._num_tokens = 0
+        # Runs are noted that end before this place, and what was drawn is judged up to that one.
+        self._num_indexed = 1
+        self._num_judged = num_prompt
         self._num_seen = 0
         self._share = 0.0
 
-    def follow(self, tokens: Tokens[int], num_prompt: int, num_drafts: int) -> tuple[int, ...]:
-        """Judge the last guess by what has come, and make the next."""
-        new = tokens[max(self._num_tokens, num_prompt) :]
-        for guessed, token in zip(self._guess, new, strict=False):
-            self._judge(guessed == token)
+    def judge(self, tokens: Tokens[int]) -> None:
+        """See by what has come whether the last guess was right."""
+        for guessed, token in zip(self._guess, tokens[self._num_judged :], strict=False):
+            self._note(guessed == token)
             if guessed != token:
                 break
-        # Runs that end before the last token: what follows them is known.
-        for end in range(max(self._num_tokens, 1), len(tokens)):
+        self._num_judged = len(tokens)
+
+    def index(self, tokens: Tokens[int], most: int) -> int:
+        """Note the runs that end at the next `most` tokens; returns how many there were.
+
+        Not those that end at the last token of all: what follows them is not known.
+        """
+        start = self._num_indexed
+        self._num_indexed = max(min(len(tokens), start + most), start)
+        for end in range(start, self._num_indexed):
             for length in range(SHORTEST, min(LONGEST, end) + 1):
                 self._ends[tuple(tokens[end - length : end])] = end
-        self._num_tokens = len(tokens)
+        return self._num_indexed - start
+
+    def guess(self, tokens: Tokens[int], num_drafts: int) -> tuple[int, ...]:
+        """What may come next; () for no idea."""
         self._guess = ()
         for length in range(min(LONGEST, len(tokens)), SHORTEST - 1, -1):
             before = self._ends.get(tuple(tokens[-length:]))
@@ -91,7 +112,7 @@ class _Track:
                 break
         return self._guess
 
-    def _judge(self, is_right: bool) -> None:
+    def _note(self, is_right: bool) -> None:
         self._num_seen += 1
         self._share += (is_right - self._share) / min(self._num_seen, MEMORY)
         if self._num_seen >= LEAST_SEEN:

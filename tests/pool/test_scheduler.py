@@ -495,6 +495,42 @@ def test_the_drafts_of_one_leave_every_other_its_token() -> None:
     assert [item.num_tokens for item in runner.step().items] == [6, 1, 1]
 
 
+def test_drafts_take_what_the_prompts_beside_them_leave_of_the_budget() -> None:
+    runner = make_runner(token_budget=12, max_chunk=6)
+    runner.scheduler.submit(make_job(2, 30), 0.0)
+    runner.step()
+    runner.scheduler.submit(make_job(20, 4, first=40), 0.0)
+    runner.step()
+    runner.scheduler.propose({0: (1,) * 9})
+    assert shape(runner.step()) == [(0, 3, 6), (1, 6, 6)]
+
+
+def test_below_the_first_watermark_nothing_is_guessed() -> None:
+    runner = make_runner(num_blocks=10, watermarks=Watermarks())
+    runner.scheduler.submit(make_job(20, 16), 0.0)
+    runner.step()
+    # 5 of 10 blocks are left, and the drafts would take 1 of them: the mark is at 4.
+    runner.scheduler.propose({0: (1, 2)})
+    assert runner.step().items[0].num_drafts == 2
+    # 4 are left, and they would take 1.
+    runner.scheduler.propose({0: (1,) * 4})
+    assert runner.step().items[0].num_drafts == 0
+
+
+def test_who_is_admitted_is_weighed_with_the_drafts_of_the_others() -> None:
+    def admitted(drafts: tuple[int, ...]) -> bool:
+        # Together they reach 8 of 8 blocks of 4 at their ends; drafts would take a ninth.
+        runner = make_runner(num_blocks=8, watermarks=Watermarks(cautious=1, guarded=0, urgent=0))
+        runner.scheduler.submit(make_job(8, 8), 0.0)
+        runner.step()
+        runner.scheduler.submit(make_job(7, 6, first=50), 0.0)
+        runner.scheduler.propose({0: drafts})
+        return len(runner.step().items) == 2
+
+    assert admitted(())
+    assert not admitted((1,) * 4)
+
+
 def test_a_prompt_that_is_only_scored_takes_no_drafts_though_it_lacks_one_token() -> None:
     runner = make_runner(max_chunk=4)
     runner.scheduler.submit(make_job(5, 0), 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from edgecloud.pool.runner import Drawing
-from edgecloud.pool.speculative import NgramProposer
+from edgecloud.pool.speculative import INDEXED_PER_STEP, NgramProposer
 
 from .running import Pool, make_config
 from .table_decoder import table_runner
@@ -89,3 +89,58 @@ def test_a_repeating_prompt_is_not_taken_for_the_answer() -> None:
     proposer = NgramProposer()
     run(pool, proposer)
     assert pool.scheduler.counters.drafted_tokens == 0
+
+
+def test_a_long_prompt_is_looked_through_over_several_steps_and_each_token_once() -> None:
+    """The one who waits for a step never waits for another's whole book to be indexed."""
+    pool = Pool(
+        table_runner(cycle(SIZE)),
+        make_config(num_blocks=512, context=8000, max_chunk=8000, token_budget=8000),
+    )
+    proposer = NgramProposer()
+    book = [
+        int(token) for token in torch.randint(0, SIZE, (5000,), generator=torch.Generator().manual_seed(2))
+    ]
+    pool.submit(book, 60)
+    taken = []
+    while pool.scheduler.has_work:
+        before = proposer.num_indexed
+        proposer.propose(pool.scheduler)
+        pool.step()
+        taken.append(proposer.num_indexed - before)
+    assert max(taken) == INDEXED_PER_STEP
+    # All but the last token as it stood when each step was planned.
+    assert sum(taken) == len(book) + 60 - 2
+    assert taken[-1] == 1
+
+
+def test_texts_share_what_may_be_looked_through_before_one_step() -> None:
+    pool = Pool(
+        table_runner(cycle(SIZE)),
+        make_config(num_blocks=512, context=8000, max_chunk=8000, token_budget=8000),
+    )
+    proposer = NgramProposer()
+    for first in (1, 2):
+        pool.submit([first, *range(SIZE)] * 20, 10)
+    pool.step()
+    proposer.propose(pool.scheduler)
+    assert proposer.num_indexed == INDEXED_PER_STEP
+    pool.step()
+    proposer.propose(pool.scheduler)
+    assert proposer.num_indexed == 2 * (20 * (SIZE + 1) + 1)
+
+
+def test_what_a_prompt_repeats_is_found_wherever_it_stands() -> None:
+    """Where the text that is quoted lies thousands of tokens back, it is found once it has been reached."""
+    quoted = [int(token) for token in torch.randperm(SIZE, generator=torch.Generator().manual_seed(5))]
+    filler = [SIZE + 1] * 3000
+    table = torch.full((SIZE + 2, SIZE + 2), -9.0)
+    for token, following in zip(quoted, [*quoted[1:], quoted[0]], strict=True):
+        table[token, following] = 9.0
+    pool = Pool(
+        table_runner(table), make_config(num_blocks=512, context=8000, max_chunk=8000, token_budget=8000)
+    )
+    request = pool.submit([*quoted, *filler, quoted[0], quoted[1]], 120)
+    run(pool, NgramProposer())
+    assert pool.answers[request, 0].tokens == (quoted * 5)[2:122]
+    assert len(pool.plans) < 60
