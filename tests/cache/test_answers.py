@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from edgecloud.cache import answers
 from edgecloud.cache.answers import AnswerCache
 from edgecloud.cache.experience import Domain
-from edgecloud.cache.records import Hit
+from edgecloud.cache.records import Found, Hit
 from edgecloud.errors import StorageError
 from edgecloud.types import Sampling, ToolCallDelta
 
@@ -130,6 +131,45 @@ def test_tenants_and_embedders_share_nothing(cache: AnswerCache) -> None:
     assert hit(cache, SKY_TOO, at(0.99, fingerprint="another"), tenant="one") is None
 
 
+def test_vectors_of_different_embedders_are_never_compared(cache: AnswerCache) -> None:
+    keep(cache, SKY, at(fingerprint="another"))
+
+    assert cache.similar(make_key(SKY_TOO), at(), [WHO]) == Found()
+    assert cache.similar(make_key(SKY_TOO), at(fingerprint="another"), [WHO]).near is not None
+
+
+def test_what_a_veto_forbids_is_not_even_compared(cache: AnswerCache) -> None:
+    keep(cache, SKY)
+
+    assert cache.similar(make_key("Why is the sky not blue?"), at(0.99), [WHO]) == Found()
+
+
+def test_the_likeliest_is_given_and_not_the_nearest(cache: AnswerCache) -> None:
+    nearest = keep(cache, SKY, at(0.99))
+    for _ in range(3):
+        near = look(cache, make_key(SKY_TOO), fresh=True).near
+        cache.store(make_key("continue"), None, make_answer("42 green cows."), near=near)
+    likeliest = keep(cache, "Tell me why the sky is blue.", at(0.98))
+
+    near = look(cache, make_key(SKY_TOO), fresh=True).near
+
+    assert near is not None
+    assert near.entry_id == likeliest != nearest
+
+
+def test_of_many_kept_prompts_the_vector_says_which_is_near(
+    cache: AnswerCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(cache, SKY)
+    keep(cache, "How do magnets work?", at(seed=1))
+    bread = make_key("How do I bake bread at home?")
+    assert not cache.recall(bread, [WHO]).is_near
+
+    monkeypatch.setattr(answers, "FEW", 1)
+
+    assert cache.recall(bread, [WHO]).is_near
+
+
 def test_only_answers_of_those_who_may_answer_are_given(cache: AnswerCache) -> None:
     keep(cache, SKY, sampling=COLD)
 
@@ -180,6 +220,16 @@ def test_a_hit_makes_nothing_younger(cache: AnswerCache, clock: Clock) -> None:
 
     assert hit(cache, SKY, sampling=COLD) is None
     assert hit(cache, SKY_TOO, at(0.99)) is None
+
+
+def test_under_a_clock_that_was_set_back_an_answer_is_new(cache: AnswerCache, clock: Clock) -> None:
+    keep(cache, SKY, sampling=COLD)
+    clock.now -= 100
+
+    found = hit(cache, SKY, sampling=COLD)
+
+    assert found is not None
+    assert found.age_s == 0
 
 
 def test_a_fresh_answer_takes_the_old_one_s_place(cache: AnswerCache) -> None:
@@ -250,6 +300,7 @@ def test_an_audited_hit_is_computed_and_counted(path: Path) -> None:
     assert found.hit is None
     assert found.near is not None
     assert found.near.withheld
+    assert cache.similar(make_key(SKY_TOO), at(0.97), [WHO], may_audit=False).hit is not None
     cache.store(make_key(SKY_TOO), at(0.97), make_answer("Light scatters."), near=found.near)
 
     assert (cache.stats().audits, cache.stats().audits_wrong) == (1, 0)
@@ -272,6 +323,7 @@ def test_deleting_a_chat_deletes_what_only_it_owns(cache: AnswerCache, path: Pat
 
 # cases: R62
 def test_forgetting_and_clearing(cache: AnswerCache) -> None:
+    untouched = cache.stats()
     entry_id = keep(cache, SKY, sampling=COLD)
     keep(cache, "How do magnets work, in short?", at(seed=1))
 
@@ -279,8 +331,10 @@ def test_forgetting_and_clearing(cache: AnswerCache) -> None:
     assert cache.resolve(entry_id[4:6]) == []
     assert cache.forget(entry_id).num_answers == 1
     assert hit(cache, SKY, sampling=COLD) is None
+    assert hit(cache, "Please tell me how magnets work, in short.", at(0.99, seed=1)) is not None
+    assert cache.stats() != untouched
     assert cache.clear().num_answers == 1
-    assert cache.stats().lookups == 0
+    assert cache.stats() == untouched
 
 
 # cases: R65
