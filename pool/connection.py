@@ -19,7 +19,7 @@ from yarl import URL
 
 from edgecloud.errors import ConfigError, EdgeCloudError, NoPermittedRoute, UpstreamError
 from edgecloud.settings import PoolEntry
-from edgecloud.wire.upstream import decode_error, quote
+from edgecloud.wire.upstream_errors import decode_error, quote
 
 from .patience import Patience
 

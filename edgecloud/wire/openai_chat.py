@@ -29,13 +29,15 @@ from edgecloud.types import (
     Usage,
 )
 
-from . import upstream
+from . import upstream_values as values
 from .common import Answer, Choice, Identity, StreamOptions, logprob_body, openai_usage, suffix, timings_body
 from .constraints import constraint
 from .fields import Fields
 from .messages import messages
 from .sampling import max_tokens, min_tokens, priority, sampling, stop_token_ids, stops, stream_options
 from .tools import tool_choice, tools
+from .upstream import StreamDecoder
+from .upstream_request import encode_common
 
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
@@ -280,7 +282,7 @@ def encode(request: ChatRequest, model: str, stream: bool = True) -> dict[str, A
 
     `model` is the upstream's name for the model. `request` has messages.
     """
-    body = upstream.encode_common(request, model, stream)
+    body = encode_common(request, model, stream)
     body["messages"] = [_message_body(message) for message in request.messages]
     if request.logprobs is not None:
         body |= {"logprobs": True, "top_logprobs": request.logprobs}
@@ -335,26 +337,26 @@ def _message_body(message: Message) -> dict[str, Any]:
     return body
 
 
-class ChunkDecoder(upstream.StreamDecoder):
+class ChunkDecoder(StreamDecoder):
     """Chat chunks, or one whole `chat.completion`, to events."""
 
     def __init__(self, n: int = 1) -> None:
         super().__init__(n)
-        self._calls = [upstream.ToolCalls(index) for index in range(n)]
+        self._calls = [values.ToolCalls(index) for index in range(n)]
 
     def _deltas(self, index: int, choice: dict[str, Any]) -> list[EngineEvent]:
-        delta = upstream.mapping(choice.get("delta") or choice.get("message"), "delta")
+        delta = values.mapping(choice.get("delta") or choice.get("message"), "delta")
         events: list[EngineEvent] = []
-        reasoning = upstream.content(delta.get("reasoning_content") or delta.get("reasoning"), "reasoning")
+        reasoning = values.content(delta.get("reasoning_content") or delta.get("reasoning"), "reasoning")
         if reasoning:
             events.append(ReasoningDelta(reasoning, index))
         # A hosted model's refusal is what it has to say.
-        text = upstream.content(delta.get("content") or delta.get("refusal"), "content")
+        text = values.content(delta.get("content") or delta.get("refusal"), "content")
         logprobs = self.joined(index, _read_logprobs(choice.get("logprobs")), bool(text))
         if text:
             events.append(TextDelta(text, index, logprobs, max(1, len(logprobs))))
-        legacy = upstream.mapping(delta.get("function_call"), "function_call")
-        calls = upstream.sequence(delta.get("tool_calls"), "tool_calls")
+        legacy = values.mapping(delta.get("function_call"), "function_call")
+        calls = values.sequence(delta.get("tool_calls"), "tool_calls")
         if legacy:
             calls = [*calls, {"index": 0, "function": legacy}]
         for call in calls:
@@ -363,5 +365,5 @@ class ChunkDecoder(upstream.StreamDecoder):
 
 
 def _read_logprobs(value: Any) -> list[TokenLogprob]:
-    body = upstream.mapping(value, "logprobs")
-    return [upstream.token_logprob(entry) for entry in upstream.sequence(body.get("content"), "logprobs")]
+    body = values.mapping(value, "logprobs")
+    return [values.token_logprob(entry) for entry in values.sequence(body.get("content"), "logprobs")]

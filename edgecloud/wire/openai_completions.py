@@ -24,11 +24,13 @@ from edgecloud.types import (
 )
 
 from . import fields as read
-from . import upstream
+from . import upstream_values as values
 from .common import Answer, Identity, StreamOptions, finite, openai_usage, suffix, timings_body
 from .constraints import constraint
 from .fields import Fields
 from .sampling import max_tokens, min_tokens, priority, sampling, stop_token_ids, stops, stream_options
+from .upstream import StreamDecoder
+from .upstream_request import encode_common
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 5
@@ -236,7 +238,7 @@ def encode(request: ChatRequest, model: str, stream: bool = True) -> dict[str, A
     """The body that asks an OpenAI-compatible server to continue `request.prompt`."""
     if request.prompt is None:
         raise ValueError("A completion needs a prompt; chat messages go to openai_chat.encode.")
-    body = upstream.encode_common(request, model, stream)
+    body = encode_common(request, model, stream)
     body["prompt"] = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
     if request.logprobs is not None:
         body["logprobs"] = request.logprobs
@@ -245,26 +247,26 @@ def encode(request: ChatRequest, model: str, stream: bool = True) -> dict[str, A
     return body
 
 
-class ChunkDecoder(upstream.StreamDecoder):
+class ChunkDecoder(StreamDecoder):
     """Completion chunks, or one whole `text_completion`, to events."""
 
     def _deltas(self, index: int, choice: dict[str, Any]) -> list[EngineEvent]:
-        text = upstream.string(choice.get("text"), "text")
+        text = values.string(choice.get("text"), "text")
         logprobs = self.joined(index, _read_logprobs(choice.get("logprobs")), bool(text))
         return [TextDelta(text, index, logprobs, max(1, len(logprobs)))] if text else []
 
 
 def _read_logprobs(value: Any) -> list[TokenLogprob]:
     """The legacy lists, or the chat shape that llama-server sends here too."""
-    body = upstream.mapping(value, "logprobs")
+    body = values.mapping(value, "logprobs")
     if body.get("content") is not None:
-        return [upstream.token_logprob(entry) for entry in upstream.sequence(body["content"], "logprobs")]
-    tokens = upstream.sequence(body.get("tokens"), "tokens")
-    chosen = upstream.sequence(body.get("token_logprobs"), "token_logprobs")
-    tops = upstream.sequence(body.get("top_logprobs"), "top_logprobs") or [None] * len(tokens)
+        return [values.token_logprob(entry) for entry in values.sequence(body["content"], "logprobs")]
+    tokens = values.sequence(body.get("tokens"), "tokens")
+    chosen = values.sequence(body.get("token_logprobs"), "token_logprobs")
+    tops = values.sequence(body.get("top_logprobs"), "top_logprobs") or [None] * len(tokens)
     if not len(tokens) == len(chosen) == len(tops):
-        raise upstream.nonsense("set of logprobs")
+        raise values.nonsense("set of logprobs")
     return [
-        upstream.legacy_logprob(token, logprob, top)
+        values.legacy_logprob(token, logprob, top)
         for token, logprob, top in zip(tokens, chosen, tops, strict=True)
     ]

@@ -47,7 +47,7 @@ from edgecloud.wire import openai_chat, openai_completions
 from edgecloud.wire.common import StreamOptions
 from edgecloud.wire.constraints import constraint
 from edgecloud.wire.fields import Fields
-from edgecloud.wire.upstream import MAX_QUOTE, decode_error
+from edgecloud.wire.upstream_errors import MAX_QUOTE, decode_error
 
 from .answers import (
     CREATED,
