@@ -1,10 +1,13 @@
-"""A request's prompt as token ids, rendered by the model's template where it is a chat."""
+"""What a request is to one model: its prompt as token ids, what the answer must match, and who reads it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from edgecloud.errors import BadRequest
+from edgecloud.output import OutputParser
 from edgecloud.templates import ChatTemplate
-from edgecloud.types import ChatRequest, Tool
+from edgecloud.types import ChatRequest, Constraint, Tool
 from edgecloud.vocabulary import Vocabulary, check_ids
 
 # As much of the prompt's end as a parser looks at to see whether the answer begins inside of markup.
@@ -60,3 +63,25 @@ def offered_tools(template: ChatTemplate | None, request: ChatRequest) -> tuple[
             "This model's chat template knows no tools: send none, or tool_choice 'none'.", param="tools"
         )
     return request.tools
+
+
+def constraint_on(template: ChatTemplate | None, request: ChatRequest) -> Constraint | None:
+    """What the answer must match: calls of the request's tools where it forces one, else what it asks for.
+
+    Raises `BadRequest` for tools that the template can't tell of.
+    """
+    tools = offered_tools(template, request) if request.is_chat else ()
+    if tools and template is not None:
+        forced = template.tool_constraint(tools, request.tool_choice, request.parallel_tool_calls)
+        if forced is not None:
+            return replace(forced, param="tools")
+    return request.constraint
+
+
+def output_parser(template: ChatTemplate | None, request: ChatRequest, tail: str) -> OutputParser | None:
+    """What finds reasoning and tool calls in an answer behind a prompt that ends in `tail`; None outside of
+    chats.
+    """
+    if not request.is_chat or template is None:
+        return None
+    return template.parser(bool(offered_tools(template, request)), tail)

@@ -13,6 +13,7 @@ from typing import Any
 import llguidance
 
 from edgecloud.errors import BadRequest
+from edgecloud.types import Constraint
 from edgecloud.vocabulary import Vocabulary
 
 # What a person would call layout; without a bound, small models write blanks for ever.
@@ -45,6 +46,21 @@ class SchemaCompiler:
     def __init__(self, vocabulary: Vocabulary, markup_ids: frozenset[int] = frozenset()) -> None:
         self._vocabulary = vocabulary
         self._markup_ids = markup_ids
+
+    def compile(self, constraint: Constraint) -> SchemaGrammar:
+        """The grammar of a constraint of any kind but 'grammar'. Raises `BadRequest` as `schema` does."""
+        source, param = constraint.source, constraint.param
+        match constraint.kind:
+            case "json":
+                return self.schema('{"type": "object"}', param=param)
+            case "schema":
+                return self.schema(source, param=param)
+            case "regex":
+                return self.regex(source, param=param)
+            case "calls":
+                return self.calls(source, constraint.schemas, param=param)
+            case "grammar":
+                raise ValueError("GBNF is llama.cpp's, and not followed here")
 
     def schema(self, text: str, *, param: str = "response_format") -> SchemaGrammar:
         """The grammar of a schema (JSON text). Raises `BadRequest` for what is none or can't be enforced."""

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from edgecloud.output import ChoiceOutput, OutputParser
+from edgecloud.output import ChoiceOutput
+from edgecloud.prompt import output_parser
 from edgecloud.types import (
     ChatRequest,
     ChoiceDone,
@@ -18,8 +19,6 @@ from edgecloud.types import (
     Usage,
 )
 from edgecloud.vocabulary import echoed, token_logprob
-
-from .prompt import offered_tools
 
 if TYPE_CHECKING:
     from .llama import Model
@@ -37,7 +36,9 @@ class Answer:
         self._ticket = ticket
         self._job = ticket.job
         self._outputs = [
-            ChoiceOutput(index, stops=request.stop, parser=_parser(loaded, request, prompt_tail))
+            ChoiceOutput(
+                index, stops=request.stop, parser=output_parser(loaded.template, request, prompt_tail)
+            )
             for index in range(request.n)
         ]
         self._open = set(range(request.n))
@@ -119,12 +120,6 @@ class Answer:
             yield from echoed(
                 self._model, self._job.prompt, choice, self._scores if self._job.score_prompt else None
             )
-
-
-def _parser(loaded: LoadedModel, request: ChatRequest, prompt_tail: str) -> OutputParser | None:
-    if not request.is_chat or loaded.template is None:
-        return None
-    return loaded.template.parser(bool(offered_tools(loaded, request)), prompt_tail)
 
 
 def echo_only(model: Model, job: Job) -> Iterator[EngineEvent]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edgecloud.prompt import constraint_on
 from edgecloud.types import ChatRequest
-
-from .prompt import offered_tools
 
 if TYPE_CHECKING:
     from .loaded import LoadedModel
@@ -21,23 +19,9 @@ def make_grammar(loaded: LoadedModel, request: ChatRequest) -> TokenGrammar | No
     """
     from .llama import Grammar
 
-    constraint = request.constraint
-    tools = offered_tools(loaded, request) if request.is_chat else ()
-    if tools and loaded.template is not None:
-        forced = loaded.template.tool_constraint(tools, request.tool_choice, request.parallel_tool_calls)
-        if forced is not None:
-            constraint = replace(forced, param="tools")
+    constraint = constraint_on(loaded.template, request)
     if constraint is None:
         return None
-    param = constraint.param
-    match constraint.kind:
-        case "json":
-            return loaded.schemas.schema('{"type": "object"}', param=param)
-        case "schema":
-            return loaded.schemas.schema(constraint.source, param=param)
-        case "regex":
-            return loaded.schemas.regex(constraint.source, param=param)
-        case "calls":
-            return loaded.schemas.calls(constraint.source, constraint.schemas, param=param)
-        case "grammar":
-            return Grammar(loaded.model, constraint.source, param=param)
+    if constraint.kind == "grammar":
+        return Grammar(loaded.model, constraint.source, param=constraint.param)
+    return loaded.schemas.compile(constraint)

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 from edgecloud import gguf
 from edgecloud.errors import BadRequest, ContextLengthExceeded, Unavailable
 from edgecloud.models import ModelFile
+from edgecloud.prompt import tokenize_prompt
 from edgecloud.settings import LocalSettings
 from edgecloud.types import Capabilities, ChatRequest, EngineEvent, Health, KvUse, Loading, Notice, Start
+from edgecloud.vocabulary import check_ids
 
 from .answer import Answer, echo_only
 from .constraint import make_grammar
 from .fit import MemoryPlan, available_memory
 from .loaded import LoadedModel, load_model, make_template
 from .progress import Progress
-from .prompt import check_ids, tokenize_prompt
 from .threads import ThreadChoice, choose_threads
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ class LocalEngine:
 
     async def prompt_ids(self, request: ChatRequest) -> list[int]:
         async with self._in_use() as loaded:
-            return await asyncio.to_thread(lambda: tokenize_prompt(loaded, request)[0])
+            return await asyncio.to_thread(lambda: tokenize_prompt(loaded.model, loaded.template, request)[0])
 
     async def tokenize(
         self, text: str, *, add_special: bool = False, parse_special: bool = False
@@ -284,7 +285,7 @@ class LocalEngine:
         from .sequence import Job
 
         model, n_ctx = loaded.model, loaded.batcher.n_ctx
-        prompt, prompt_tail = tokenize_prompt(loaded, request)
+        prompt, prompt_tail = tokenize_prompt(loaded.model, loaded.template, request)
         if len(prompt) >= n_ctx:
             raise ContextLengthExceeded(len(prompt), n_ctx, param="messages" if request.is_chat else "prompt")
         if request.max_tokens is not None and (

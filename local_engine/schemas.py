@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgecloud import schemas
+from edgecloud.types import Constraint
 
 from .llama import Candidates, Model
 
@@ -16,16 +17,11 @@ class SchemaCompiler:
         self._n_vocab = model.n_vocab
         self._compiler = schemas.SchemaCompiler(model, markup_ids)
 
-    def schema(self, text: str, *, param: str = "response_format") -> SchemaGrammar:
-        """The grammar of a schema (JSON text). Raises `BadRequest` for what is none or can't be enforced."""
-        return SchemaGrammar(self._compiler.schema(text, param=param), self._n_vocab)
-
-    def regex(self, pattern: str, *, param: str = "regex") -> SchemaGrammar:
-        return SchemaGrammar(self._compiler.regex(pattern, param=param), self._n_vocab)
-
-    def calls(self, grammar: str, schemas: str, *, param: str = "tools") -> SchemaGrammar:
-        """The grammar of a `Constraint` of kind 'calls'. Raises `BadRequest` as `schema` does."""
-        return SchemaGrammar(self._compiler.calls(grammar, schemas, param=param), self._n_vocab)
+    def compile(self, constraint: Constraint) -> SchemaGrammar:
+        """The grammar of a constraint of any kind but 'grammar'. Raises `BadRequest` for what is none or
+        can't be enforced.
+        """
+        return SchemaGrammar(self._compiler.compile(constraint), self._n_vocab)
 
 
 class SchemaGrammar:

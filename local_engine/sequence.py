@@ -4,7 +4,6 @@ run.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Sequence as SequenceOf
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from edgecloud.errors import EdgeCloudError
+from edgecloud.inbox import Inbox
 
 from .sampler import RawLogprob, SamplingPlan, TokenGrammar, TokenSampler
 from .saved import Fetch
@@ -83,14 +83,14 @@ class WakeUp:
         return woken
 
 
-class Ticket:
+class Ticket(Inbox[Message]):
     """The asker's end of a job: receive its messages, stop a choice, cancel it all. Belongs to the event
     loop it was made on.
     """
 
     def __init__(self, job: Job, wake: WakeUp) -> None:
+        super().__init__()
         self.job = job
-        self.loop = asyncio.get_running_loop()
         self.submitted_at = time.monotonic()
         self.started_at: float | None = None
         self.prefilled_at: float | None = None
@@ -102,19 +102,6 @@ class Ticket:
         self.outbox: list[Message] = []
         self.num_open = job.n
         self._wake = wake
-        self._inbox: list[Message] = []
-        self._waiter: asyncio.Future[None] | None = None
-
-    async def receive(self) -> list[Message]:
-        """All messages since the last call; waits for at least one."""
-        if not self._inbox:
-            self._waiter = self.loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        messages, self._inbox = self._inbox, []
-        return messages
 
     def stop(self, index: int) -> None:
         """End one choice; what it computed stays as a prefix for others. No message follows for it."""
@@ -126,12 +113,6 @@ class Ticket:
         if not self.cancelled:
             self.cancelled = True
             self._wake()
-
-    def deliver(self, messages: list[Message]) -> None:
-        """Called on the ticket's own loop."""
-        self._inbox.extend(messages)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 @dataclass(slots=True, eq=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from edgecloud.output import ChoiceOutput, OutputParser
-from edgecloud.prompt import offered_tools
+from edgecloud.output import ChoiceOutput
+from edgecloud.prompt import output_parser
 from edgecloud.types import (
     ChatRequest,
     ChoiceDone,
@@ -36,7 +36,7 @@ class Answer:
         # While nothing may end an answer, a stop string is text like any other.
         stops = () if request.min_tokens else request.stop
         self._outputs = [
-            ChoiceOutput(index, stops=stops, parser=_parser(text, request, prepared.tail))
+            ChoiceOutput(index, stops=stops, parser=output_parser(text.template, request, prepared.tail))
             for index in range(request.n)
         ]
         self._num_tokens = [0] * request.n
@@ -117,9 +117,3 @@ def echo_only(text: ModelText, prepared: Prepared) -> Iterator[EngineEvent]:
         yield from echoed(text.vocabulary, job.prompt, choice, None)
         yield ChoiceDone(choice, "length")
     yield Done(Usage(prompt_tokens=len(job.prompt)))
-
-
-def _parser(text: ModelText, request: ChatRequest, tail: str) -> OutputParser | None:
-    if not request.is_chat or text.template is None:
-        return None
-    return text.template.parser(bool(offered_tools(text.template, request)), tail)

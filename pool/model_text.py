@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from edgecloud.errors import BadRequest
-from edgecloud.prompt import offered_tools
+from edgecloud.prompt import constraint_on
 from edgecloud.templates import ChatTemplate
 from edgecloud.types import ChatRequest
 from edgecloud.vocabulary import Vocabulary
@@ -54,30 +52,16 @@ class ModelText:
 
         Raises `BadRequest` when that can't be enforced.
         """
-        constraint = request.constraint
-        tools = offered_tools(self.template, request) if request.is_chat else ()
-        if tools and self.template is not None:
-            forced = self.template.tool_constraint(tools, request.tool_choice, request.parallel_tool_calls)
-            if forced is not None:
-                constraint = replace(forced, param="tools")
+        constraint = constraint_on(self.template, request)
         if constraint is None:
             return None
-        param = constraint.param
-        match constraint.kind:
-            case "json":
-                return self._schemas.schema(json.dumps({"type": "object"}), param=param)
-            case "schema":
-                return self._schemas.schema(constraint.source, param=param)
-            case "regex":
-                return self._schemas.regex(constraint.source, param=param)
-            case "calls":
-                return self._schemas.calls(constraint.source, constraint.schemas, param=param)
-            case "grammar":
-                raise BadRequest(
-                    "A pool follows JSON schemas and no GBNF grammars: send response_format, or ask a model "
-                    "on your own machine.",
-                    param="grammar",
-                )
+        if constraint.kind == "grammar":
+            raise BadRequest(
+                "A pool follows JSON schemas and no GBNF grammars: send response_format, or ask a model "
+                "on your own machine.",
+                param="grammar",
+            )
+        return self._schemas.compile(constraint)
 
     @cached_property
     def _schemas(self) -> SchemaCompiler:

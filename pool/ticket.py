@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from edgecloud.errors import EdgeCloudError
+from edgecloud.inbox import Inbox
 
 from .runner import Drawing, TokenScore
 from .sequence import Ended, Job, StopReason
@@ -56,39 +56,20 @@ class Closed(NamedTuple):
 Message = Accepted | Tokens | Scores | Closed
 
 
-class Ticket:
+class Ticket(Inbox[Message]):
     """The asker's end of a request. Made on the event loop that will receive; `cancel` works at any time."""
 
     def __init__(self, ask: Ask, on_cancel: Callable[[Ticket], None]) -> None:
+        super().__init__()
         self.ask = ask
-        self.loop = asyncio.get_running_loop()
         self.submitted_at = time.monotonic()
         self.cancelled_at: float | None = None
         # Written by the step loop: how the choice that ended last did.
         self.stopped: StopReason | None = None
         self._on_cancel = on_cancel
-        self._inbox: list[Message] = []
-        self._waiter: asyncio.Future[None] | None = None
-
-    async def receive(self) -> list[Message]:
-        """All messages since the last call; waits for at least one."""
-        if not self._inbox:
-            self._waiter = self.loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        messages, self._inbox = self._inbox, []
-        return messages
 
     def cancel(self) -> None:
         """End the request at the next step boundary, in whatever state it is; nothing where it has ended."""
         if self.cancelled_at is None:
             self.cancelled_at = time.monotonic()
             self._on_cancel(self)
-
-    def deliver(self, messages: list[Message]) -> None:
-        """Called on the ticket's own loop."""
-        self._inbox.extend(messages)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)

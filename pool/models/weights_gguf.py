@@ -10,6 +10,7 @@ import torch
 
 from edgecloud import gguf
 from edgecloud.errors import ModelLoadError, NotSupported
+from edgecloud.gguf_header import Tensor
 
 from .weights import Part, Raw, name_in_file
 
@@ -63,7 +64,7 @@ class GgufWeights:
         return by_head.swapaxes(1, 2).reshape(shape)
 
 
-def read_dense(tensor: gguf.Tensor) -> NDArray[np.float32]:
+def read_dense(tensor: Tensor) -> NDArray[np.float32]:
     """A tensor's values, float32, slowest dimension first. Raises `NotSupported` for an unknown packing."""
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
@@ -82,7 +83,7 @@ def read_dense(tensor: gguf.Tensor) -> NDArray[np.float32]:
     return values.reshape(shape)
 
 
-def _bytes_of(tensor: gguf.Tensor) -> NDArray[np.uint8]:
+def _bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
     """The file's own bytes, a row for each of the tensor's."""
     data = np.memmap(tensor.path, np.uint8, "r", tensor.offset, (tensor.size,))
     return data.reshape(*reversed(tensor.shape[1:]), -1)

@@ -241,7 +241,7 @@ class TestForcedCalls:
         from edgecloud.local_engine.schemas import SchemaCompiler
 
         constraint = call_constraint(markup, self.TOOLS, **{"parallel": False, "thinks": False, **options})
-        grammar = SchemaCompiler(vocabulary).calls(constraint.source, constraint.schemas)
+        grammar = SchemaCompiler(vocabulary).compile(constraint)
         scratch = Candidates(vocabulary.n_vocab)
         return lambda text: accepts(grammar, vocabulary, scratch, text)
 

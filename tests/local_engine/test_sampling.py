@@ -14,7 +14,7 @@ from edgecloud.local_engine.llama import Context, Grammar, Model
 from edgecloud.local_engine.sampler import SamplingPlan, TokenGrammar, derive_seed, plan_sampling
 from edgecloud.local_engine.schemas import SchemaCompiler
 from edgecloud.settings import LocalSettings
-from edgecloud.types import Sampling
+from edgecloud.types import Constraint, Sampling
 
 from .conftest import Answers, chat, collect, job, words
 
@@ -137,7 +137,7 @@ async def test_a_scored_prompt_gives_each_token_after_the_first_its_logprob(
 
 
 async def test_json_mode_writes_an_object(model: Model, make_batcher: MakeBatcher) -> None:
-    batcher, grammar = make_batcher(), SchemaCompiler(model).schema('{"type": "object"}')
+    batcher, grammar = make_batcher(), SchemaCompiler(model).compile(Constraint("json"))
     for seed in range(3):
         prompt = chat(model, "Describe a cat as JSON with the keys name and age.")
         answers = await draw(batcher, prompt, 200, grammar, temperature=1.2, seed=seed, top_k=40)

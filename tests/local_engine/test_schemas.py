@@ -20,6 +20,7 @@ from edgecloud.local_engine.batcher import Batcher
 from edgecloud.local_engine.llama import Candidates, Model
 from edgecloud.local_engine.sampler import SamplingPlan
 from edgecloud.local_engine.schemas import SchemaCompiler, SchemaGrammar
+from edgecloud.types import Constraint
 
 from .conftest import chat, collect, job
 
@@ -36,6 +37,10 @@ def vocabulary(model_path: Path) -> Iterator[Model]:
 @pytest.fixture(scope="module")
 def compiler(vocabulary: Model) -> SchemaCompiler:
     return SchemaCompiler(vocabulary)
+
+
+def schema_grammar(compiler: SchemaCompiler, schema: str) -> SchemaGrammar:
+    return compiler.compile(Constraint("schema", schema))
 
 
 def accepts(model: Model, grammar: SchemaGrammar, text: str) -> bool:
@@ -89,7 +94,7 @@ GOOD_SCHEMAS: list[tuple[object, list[object], list[object]]] = [
 def test_a_schema_takes_what_fits_it_and_nothing_else(
     compiler: SchemaCompiler, vocabulary: Model, schema: object, good: list[object], bad: list[object]
 ) -> None:
-    grammar = compiler.schema(json.dumps(schema))
+    grammar = schema_grammar(compiler, json.dumps(schema))
     for value in good:
         assert accepts(vocabulary, grammar, json.dumps(value, ensure_ascii=False)), value
         assert accepts(vocabulary, grammar, json.dumps(value, ensure_ascii=False, indent=2)), value
@@ -98,7 +103,7 @@ def test_a_schema_takes_what_fits_it_and_nothing_else(
 
 
 def test_any_object_is_no_other_value_and_no_broken_one(compiler: SchemaCompiler, vocabulary: Model) -> None:
-    grammar = compiler.schema('{"type": "object"}')
+    grammar = schema_grammar(compiler, '{"type": "object"}')
     assert accepts(vocabulary, grammar, json.dumps({"a": [1, -2.5e3, 'x"\\\n', None, True, {"b": {}}]}))
     for text in ("[]", '"x"', "{", "{'a': 1}", '{"a": 01}', '{"a": 1,}', '{"a": 1}' + 3 * "\n"):
         assert not accepts(vocabulary, grammar, text), text
@@ -107,7 +112,7 @@ def test_any_object_is_no_other_value_and_no_broken_one(compiler: SchemaCompiler
 def test_layout_has_a_bound_or_a_small_model_would_write_nothing_else(
     compiler: SchemaCompiler, vocabulary: Model
 ) -> None:
-    grammar = compiler.schema('{"type": "object"}')
+    grammar = schema_grammar(compiler, '{"type": "object"}')
     assert accepts(vocabulary, grammar, '{\n  "a": 1\n}')
     assert not accepts(vocabulary, grammar, "{\n\n}")
     assert not accepts(vocabulary, grammar, "{" + 30 * " " + "}")
@@ -116,7 +121,7 @@ def test_layout_has_a_bound_or_a_small_model_would_write_nothing_else(
 def test_a_grammar_that_lost_its_way_lets_the_answer_neither_go_on_nor_end(
     compiler: SchemaCompiler, vocabulary: Model
 ) -> None:
-    grammar, candidates = compiler.schema('{"type": "object"}'), Candidates(vocabulary.n_vocab)
+    grammar, candidates = schema_grammar(compiler, '{"type": "object"}'), Candidates(vocabulary.n_vocab)
     (wrong,) = vocabulary.tokenize("x")
     with pytest.raises(BadRequest):
         grammar.accept(wrong)
@@ -135,7 +140,7 @@ def test_a_grammar_that_lost_its_way_lets_the_answer_neither_go_on_nor_end(
 def test_a_pattern_is_matched_as_a_whole(
     compiler: SchemaCompiler, vocabulary: Model, pattern: str, good: list[str], bad: list[str]
 ) -> None:
-    grammar = compiler.regex(pattern)
+    grammar = compiler.compile(Constraint("regex", pattern))
 
     assert all(accepts(vocabulary, grammar, text) for text in good)
     assert not any(accepts(vocabulary, grammar, text) for text in bad)
@@ -144,13 +149,13 @@ def test_a_pattern_is_matched_as_a_whole(
 @pytest.mark.parametrize("pattern", ["(", "a(?=b)", "[z-a]"])
 def test_a_pattern_that_cannot_be_followed_is_refused(compiler: SchemaCompiler, pattern: str) -> None:
     with pytest.raises(BadRequest, match="The regular expression can't be enforced") as raised:
-        compiler.regex(pattern, param="guided_regex")
+        compiler.compile(Constraint("regex", pattern, param="guided_regex"))
     assert raised.value.param == "guided_regex"
     assert "a pattern can't be read (" in raised.value.message
 
 
 def test_a_clone_goes_its_own_way(compiler: SchemaCompiler, vocabulary: Model) -> None:
-    first, scratch = compiler.schema('{"enum": ["ab", "cd"]}'), Candidates(vocabulary.n_vocab)
+    first, scratch = schema_grammar(compiler, '{"enum": ["ab", "cd"]}'), Candidates(vocabulary.n_vocab)
     (quote,) = vocabulary.tokenize('"')
     first.accept(quote)
     second = first.clone()
@@ -164,7 +169,7 @@ def test_a_control_token_is_no_text_unless_it_is_markup(model: Model) -> None:
     (end,) = model.tokenize("<|im_start|>", parse_special=True)
     (quote,) = model.tokenize('"')
     for markup, allowed in ((frozenset[int](), False), (frozenset({end}), True)):
-        grammar = SchemaCompiler(model, markup).schema('{"type": "string"}')
+        grammar = schema_grammar(SchemaCompiler(model, markup), '{"type": "string"}')
         grammar.accept(quote)
         assert grammar.allows(end, Candidates(model.n_vocab)) is allowed
 
@@ -190,7 +195,7 @@ BROKEN_SCHEMAS = [
 @pytest.mark.parametrize("schema", BROKEN_SCHEMAS, ids=range(len(BROKEN_SCHEMAS)))
 def test_a_broken_schema_is_refused(compiler: SchemaCompiler, schema: str) -> None:
     with pytest.raises(BadRequest) as error:
-        compiler.schema(schema)
+        schema_grammar(compiler, schema)
     assert error.value.param == "response_format"
     assert len(error.value.message) < 400
     assert "\n" not in error.value.message
@@ -220,18 +225,18 @@ def test_what_cannot_be_enforced_is_refused_by_name(
     compiler: SchemaCompiler, schema: dict[str, Any], word: str
 ) -> None:
     with pytest.raises(BadRequest, match=word.replace("$", r"\$")):
-        compiler.schema(json.dumps(schema))
+        schema_grammar(compiler, json.dumps(schema))
 
 
 def test_the_sentence_says_where(compiler: SchemaCompiler) -> None:
     schema = {"properties": {"tags": {"anyOf": [{"type": "null"}, {"items": {"not": {}}}]}}}
     with pytest.raises(BadRequest, match=r"'not'.*properties\.tags\.anyOf\.1\.items\.not"):
-        compiler.schema(json.dumps(schema))
+        schema_grammar(compiler, json.dumps(schema))
 
 
 def test_a_property_may_be_called_as_a_keyword_is(compiler: SchemaCompiler, vocabulary: Model) -> None:
     schema = {"type": "object", "properties": {"not": {"const": {"if": 1}}}, "required": ["not"]}
-    assert accepts(vocabulary, compiler.schema(json.dumps(schema)), '{"not": {"if": 1}}')
+    assert accepts(vocabulary, schema_grammar(compiler, json.dumps(schema)), '{"not": {"if": 1}}')
 
 
 # ------------------------------------------------------------------------------------------- random schemas
@@ -292,7 +297,7 @@ SCHEMAS = st.recursive(LEAVES, composed, max_leaves=5)
 
 def compiled(compiler: SchemaCompiler, schema: dict[str, Any]) -> SchemaGrammar | None:
     try:
-        return compiler.schema(json.dumps(schema))
+        return schema_grammar(compiler, json.dumps(schema))
     except BadRequest:
         return None
 
