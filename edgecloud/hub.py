@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -167,6 +168,8 @@ def _listing(spec: HubSpec) -> list[HubFile]:
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 
+    # What it has to say of each retry is not for a terminal; what comes of them is told.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     with _hub_errors(spec):
         entries = list(HfApi(endpoint=_endpoint()).list_repo_tree(spec.repo_id, recursive=True))
     files = [
@@ -325,4 +328,7 @@ def _hub_errors(spec: HubSpec) -> Iterator[None]:
             ) from None
         raise UpstreamError(f"The hub answered {status} for {spec}.", upstream_status=status) from None
     except errors.HTTPError as error:  # type: ignore[attr-defined]  # httpx's or httpx2's, by release
-        raise UpstreamError(f"The hub can't be reached or broke off ({type(error).__name__}).") from None
+        raise UpstreamError(
+            f"The hub can't be reached or broke off ({type(error).__name__}): check the network, and "
+            "HF_ENDPOINT if it is set."
+        ) from None

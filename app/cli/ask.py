@@ -40,6 +40,16 @@ class Number(click.FloatRange):
         return number
 
 
+class Seed(click.types.IntParamType):
+    """A number of 64 bits. Of an `IntRange` click prints the bounds, with all their digits."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number = int(super().convert(value, param, ctx))
+        if not -(2**63) <= number < 2**63:
+            self.fail(f"{value} does not fit in 64 bits.", param, ctx)
+        return number
+
+
 @click.command(epilog=EPILOG)
 @click.argument("prompt", nargs=-1)
 @click.option(
@@ -70,7 +80,7 @@ class Number(click.FloatRange):
 @click.option("--top-k", type=click.IntRange(0), help="0: off.")
 @click.option("--min-p", type=Number(0, 1))
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="The longest answer.")
-@click.option("--seed", type=click.IntRange(-(2**63), 2**63 - 1), metavar="N", help="Repeat an answer.")
+@click.option("--seed", type=Seed(), metavar="N", help="Repeat an answer.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text (repeatable).")
 @click.option(
     "-n", "num_choices", type=click.IntRange(1, 128), default=1, metavar="N", help="How many answers."

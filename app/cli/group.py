@@ -1,4 +1,4 @@
-"""A group of commands that, asked for nothing in particular, shows what there is."""
+"""Groups of commands: what they say of each, and what one does that is asked for nothing in particular."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from typing import Any
 import click
 
 
-class ListingGroup(click.Group):
+class Group(click.Group):
+    """Says the whole first sentence of each of its commands, where click cuts it at the terminal's width."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(limit=1000)) for name, command in commands if command]
+            )
+
+
+class ListingGroup(Group):
     """`edgecloud models` is `edgecloud models list`, its options included; `bare` names that command."""
 
     def __init__(self, *args: Any, bare: str = "list", **kwargs: Any) -> None:

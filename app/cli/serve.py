@@ -19,6 +19,7 @@ from edgecloud.errors import ConfigError, Unavailable
 from edgecloud.settings import Settings
 from edgecloud.types import ChatRequest, Health
 
+from .group import Group
 from .shell import State
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ Build = Callable[[Settings], "Gateway"]
 CLOSE_S = 10.0
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @click.option("--host", help="Address to listen on; several with commas. Beyond loopback a key is required.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 picks a free one.")
 @click.option("-m", "--model", help="The model that `auto` means.")

@@ -47,6 +47,13 @@ def test_the_version_is_the_packages(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_no_command_of_a_group_is_told_half(tmp_path: Path) -> None:
+    for group in ("cache", "history", "models", "pool", "route", "serve"):
+        told = edgecloud_process(tmp_path, group, "--help").stdout.decode()
+        assert "..." not in told.split("Commands:")[1]
+    assert "-922" not in edgecloud_process(tmp_path, "ask", "--help").stdout.decode()
+
+
 def test_without_a_command_and_a_terminal_the_way_out_is_told(tmp_path: Path) -> None:
     done = edgecloud_process(tmp_path)
 
