@@ -1,23 +1,21 @@
-"""The gateway's bookkeeper: one thread that writes the ledger, so that a slow or locked disk stalls nobody.
+"""The gateway's bookkeeper: the ledger, written in a thread of its own.
 
 Reserving is waited for, because nothing may be sent before; the line of a finished request is not. What a
-locked or full disk refused is kept and written with the next line.
+locked or full disk refused is kept and written as soon as it can be. Money that was spent and still can't be
+written down when the program ends is told.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
-import queue
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from edgecloud.errors import StorageError
 
+from .disk_thread import RETRY_S, DiskThread
 from .run import Closing
 
 if TYPE_CHECKING:
@@ -38,21 +36,28 @@ MOST_KEPT = 10_000
 """Lines kept while the disk refuses them; more are lost, and that is logged."""
 
 
+class Line(NamedTuple):
+    """One thing to write, and whether it says that money was spent."""
+
+    write: Work
+    is_paid: bool = False
+
+
 class Books:
     """The ledger behind a queue. `open_ledger` runs in the thread at the first use."""
 
     def __init__(self, open_ledger: Callable[[], Ledger]) -> None:
         self._open_ledger = open_ledger
-        self._ledger: Ledger | None = None
-        self._queue: queue.SimpleQueue[tuple[Work, Future[Any]] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._unwritten: list[Work] = []
+        self._thread: DiskThread[Ledger] = DiskThread(
+            "books", self._opened, tend=self._tend, pause=self._pause
+        )
+        self._unwritten: list[Line] = []
         self._reserved: set[str] = set()
         self._num_settled = 0
 
     async def do(self, work: Callable[[Ledger], T]) -> T:
         """The result of `work` on the ledger. Raises what it raises."""
-        result: T = await asyncio.wrap_future(self._submit(work))
+        result: T = await asyncio.wrap_future(self._thread.submit(work))
         return result
 
     async def reserve(self, request_id: str, limits: Sequence[Limit], nano: int) -> None:
@@ -61,19 +66,20 @@ class Books:
         """
         self._reserved.add(request_id)
         # A caller that leaves while it is written settles afterwards, in the order of the queue.
-        reserving = self._submit(lambda ledger: ledger.reserve(request_id, limits, nano))
+        reserving = self._thread.submit(lambda ledger: ledger.reserve(request_id, limits, nano))
         await asyncio.shield(asyncio.wrap_future(reserving))
 
     def prepare(self) -> None:
         """Open the ledger now, while somebody else computes, so that nobody waits for it at the end."""
-        if self._thread is None:
-            opened = self._submit(lambda ledger: None)
+        if not self._thread.has_begun:
+            opened = self._thread.submit(lambda ledger: None)
             opened.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def settle(self, closing: Closing) -> None:
         """Write how a request ended and what it cost, now or as soon as the disk allows."""
         self._reserved.discard(closing.receipt.id)
-        self._keep(lambda ledger: self._settle(ledger, closing))
+        is_paid = any(tried.nano for tried in closing.tried)
+        self._keep(lambda ledger: self._settle(ledger, closing), is_paid=is_paid)
 
     def bind(self, session: str, reasons: Any) -> None:
         """Keep why a conversation stays on this machine."""
@@ -83,86 +89,66 @@ class Books:
         """Keep what was learnt of engines."""
         self._keep(lambda ledger: ledger.keep_engines(states))
 
-    async def aclose(self) -> None:
-        """Write what is queued and stop the thread."""
-        if self._thread is not None:
-            self._queue.put(None)
-            await asyncio.to_thread(self._thread.join, CLOSE_WAIT_S)
+    async def aclose(self) -> str:
+        """Write what is left, for `CLOSE_WAIT_S` seconds where another program holds the file, and stop.
+
+        Returns what to tell the user of what is lost; empty if nothing is.
+        """
+        refusal = await self._thread.aclose(CLOSE_WAIT_S)
+        num_paid = sum(line.is_paid for line in self._unwritten)
+        if refusal is None or not num_paid:
+            return ""
+        requests = "a request" if num_paid == 1 else f"{num_paid} requests"
+        return f"What {requests} cost is not counted: {refusal.message}"
 
     # ------------------------------------------------------------------------------------------------- inside
 
-    def _keep(self, work: Work) -> None:
-        self._unwritten.append(work)
+    def _keep(self, work: Work, *, is_paid: bool = False) -> None:
+        self._unwritten.append(Line(work, is_paid))
+        if (lost := len(self._unwritten) - MOST_KEPT) > 0:
+            del self._unwritten[:lost]
+            log.error("the ledger lost %d lines: the disk has refused them for too long", lost)
         # Who does not wait for it finds in the log what went wrong.
-        written = self._submit(self._write_kept)
+        written = self._thread.submit(self._write_kept)
         written.add_done_callback(lambda future: future.cancelled() or future.exception())
+
+    def _opened(self) -> Ledger:
+        ledger = self._open_ledger()
+        try:
+            ledger.reclaim()
+            ledger.tidy()
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    def _pause(self) -> float | None:
+        if self._unwritten:
+            return RETRY_S
+        return HEARTBEAT_S if self._reserved else None
+
+    def _tend(self, ledger: Ledger) -> None:
+        if self._reserved:
+            ledger.heartbeat(list(self._reserved))
+        self._write_kept(ledger)
 
     def _write_kept(self, ledger: Ledger) -> None:
         while self._unwritten:
-            work = self._unwritten.pop(0)
+            line = self._unwritten.pop(0)
             try:
-                work(ledger)
+                line.write(ledger)
             except StorageError:
-                self._unwritten.insert(0, work)
+                self._unwritten.insert(0, line)
                 raise
             except Exception:
                 log.exception("a line of the ledger could not be written")
-
-    def _submit(self, work: Work) -> Future[Any]:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="edgecloud-books", daemon=True)
-            self._thread.start()
-        future: Future[Any] = Future()
-        self._queue.put((work, future))
-        return future
-
-    def _run(self) -> None:
-        while True:
-            try:
-                item = self._queue.get(timeout=HEARTBEAT_S if self._reserved or self._unwritten else None)
-            except queue.Empty:
-                item = (self._beat, Future())
-            if item is None:
-                break
-            self._work(*item)
-        if self._unwritten:
-            self._work(self._write_kept, Future())
-        if self._ledger is not None:
-            with contextlib.suppress(StorageError):
-                self._ledger.close()
 
     def _settle(self, ledger: Ledger, closing: Closing) -> None:
         close_request(ledger, closing)
         self._num_settled += 1
         if self._num_settled % TIDY_EVERY == 0:
-            ledger.tidy()
-
-    def _beat(self, ledger: Ledger) -> None:
-        if self._reserved:
-            ledger.heartbeat(list(self._reserved))
-        self._write_kept(ledger)
-
-    def _work(self, work: Work, future: Future[Any]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            if self._ledger is None:
-                ledger = self._open_ledger()
-                ledger.reclaim()
-                ledger.tidy()
-                self._ledger = ledger
-            future.set_result(work(self._ledger))
-        except Exception as error:
-            if isinstance(error, StorageError):
-                log.warning("ledger: %s", error.message)
-            self._bound()
-            future.set_exception(error)
-
-    def _bound(self) -> None:
-        lost = len(self._unwritten) - MOST_KEPT
-        if lost > 0:
-            del self._unwritten[:lost]
-            log.error("the ledger lost %d lines: the disk has refused them for too long", lost)
+            # A line of its own: what is settled must not be settled again because this was refused.
+            self._unwritten.append(Line(lambda ledger: ledger.tidy()))
 
 
 def close_request(ledger: Ledger, closing: Closing) -> None:

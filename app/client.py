@@ -107,8 +107,9 @@ class GatewayClient:
         """Ask the server to drain and end, as SIGTERM does."""
         await self._one("stop")
 
-    async def aclose(self) -> None:
-        """Nothing is held between calls."""
+    async def aclose(self) -> str:
+        """As `Gateway.aclose`: nothing is held between calls, so nothing is lost."""
+        return ""
 
     # ------------------------------------------------------------------------------------------------- inside
 

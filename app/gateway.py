@@ -272,8 +272,11 @@ class Gateway:
         """Every engine of the router with the state of its addresses; none without pools."""
         return await self.routing.states() if self.settings.pool else []
 
-    async def aclose(self) -> None:
-        """Keep what is being kept, close engines, then write what history and ledger still have queued."""
+    async def aclose(self) -> str:
+        """Keep what is being kept, close engines, then write what history and ledger still have queued.
+
+        Returns what to tell the user of what could not be written; empty if nothing is lost.
+        """
         if self.memory is not None:
             await self.memory.aclose()
         if self._routing is not None:
@@ -281,10 +284,8 @@ class Gateway:
         if self._lessons is not None:
             await self._lessons.aclose()
         await self.catalog.aclose()
-        if self.journal is not None:
-            await self.journal.aclose()
-        if self.books is not None:
-            await self.books.aclose()
+        lost = await asyncio.gather(*(pen.aclose() for pen in (self.journal, self.books) if pen is not None))
+        return " ".join(filter(None, lost))
 
     # ------------------------------------------------------------------------------------------------- inside
 
@@ -357,6 +358,9 @@ class Gateway:
     ) -> str | None:
         """Write how the request ended; a sentence for the user where history could not."""
         run.closed = True
+        if run.request.door == "http":
+            # Nobody there reads that sentence, so nobody waits for the disk; aclose does.
+            wait_s = 0.0
         outcome = "ok" if status == "complete" else "interrupted" if error is None else error.code or "failed"
         chat_id = turn.turn.chat_id if turn else run.request.chat_id
         closing = run.closing(receipt, outcome, chat_id)

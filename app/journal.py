@@ -1,22 +1,22 @@
-"""The gateway's pen: one thread that writes history, so that a slow or locked disk never stalls a stream.
+"""The gateway's pen: history, written in a thread of its own.
 
 The prompt is journalled before the work and the text while it streams, a slice every quarter of a second.
 When history cannot be written the answer goes on without it, and the user is told once; what a locked or full
-disk refused in the middle of an answer is kept in memory and written as soon as it can be.
+disk refused in the middle of an answer is kept in memory and written as soon as it can be. What it still
+refuses when the program ends is lost, and that is told too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-from edgecloud.errors import StorageError
+from edgecloud.errors import EdgeCloudError, StorageError
 from edgecloud.types import (
     ChatRequest,
     ChoiceDone,
@@ -30,6 +30,7 @@ from edgecloud.types import (
 )
 
 from .chats import Seam, prompt_of
+from .disk_thread import DiskThread
 
 if TYPE_CHECKING:
     from .history import History, Turn
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FLUSH_S = 0.25
-RETRY_S = 2.0
 HEARTBEAT_S = 5.0
-CLOSE_WAIT_S = 10.0
+CLOSE_WAIT_S = 30.0
+"""How long the end of the program waits for another's lock. Whoever minds can interrupt it."""
 Status = Literal["complete", "interrupted", "failed"]
 
 T = TypeVar("T")
@@ -117,13 +118,11 @@ class Journal:
     """History behind a queue. `open_history` runs in the thread at the first use."""
 
     def __init__(self, open_history: Callable[[], History]) -> None:
-        self._open_history = open_history
-        self._history: History | None = None
-        self._queue: queue.SimpleQueue[tuple[Callable[[History], Any], Future[Any]] | None] = (
-            queue.SimpleQueue()
-        )
         self._open: set[OpenTurn] = set()
-        self._thread: threading.Thread | None = None
+        self._thread: DiskThread[History] = DiskThread(
+            "journal", open_history, tend=self._tend, pause=lambda: FLUSH_S if self._open else None
+        )
+        self._beat_at = 0.0
         self._told = False
 
     async def begin(self, request: ChatRequest) -> tuple[OpenTurn | None, str | None]:
@@ -137,7 +136,7 @@ class Journal:
             self._open.add(open_turn)
             return open_turn
 
-        future = self._submit(write)
+        future = self._thread.submit(write)
         try:
             # What was typed is written even if the caller leaves at once.
             return await asyncio.shield(asyncio.wrap_future(future)), None
@@ -145,8 +144,8 @@ class Journal:
             # The caller left while the prompt was being written: nobody else would end this turn.
             future.add_done_callback(self._abandon)
             raise
-        except StorageError as error:
-            return None, self._tell(error.message)
+        except Exception as error:
+            return None, self._tell(error)
 
     async def finish(
         self,
@@ -163,94 +162,59 @@ class Journal:
         """
 
         open_turn.ending = Ending(receipt, status, error)
-        written = asyncio.wrap_future(self._submit(lambda history: self._write(history, open_turn)))
+        written = asyncio.wrap_future(self._thread.submit(lambda history: self._write(history, open_turn)))
         # Who does not wait for it finds in the log what went wrong.
         written.add_done_callback(lambda future: future.cancelled() or future.exception())
         await asyncio.wait([written], timeout=wait_s)
         failure = written.exception() if written.done() and not written.cancelled() else None
-        return self._tell(failure.message) if isinstance(failure, StorageError) else None
+        return self._tell(failure) if isinstance(failure, StorageError) else None
 
     async def read(self, work: Callable[[History], T]) -> T:
-        """What `work` finds in history, after all that was written before. Raises `StorageError`."""
-        found: T = await asyncio.wrap_future(self._submit(work))
+        """What `work` finds in history, after all that was written before. Raises what it raises."""
+        found: T = await asyncio.wrap_future(self._thread.submit(work))
         return found
 
-    async def aclose(self) -> None:
-        """Write what is queued and stop the thread."""
-        if self._thread is None:
-            return
-        self._queue.put(None)
-        await asyncio.to_thread(self._thread.join, CLOSE_WAIT_S)
+    async def aclose(self) -> str:
+        """Write what is left, for `CLOSE_WAIT_S` seconds where another program holds the file, and stop.
+
+        Returns what to tell the user of what is lost; empty if nothing is.
+        """
+        refusal = await self._thread.aclose(CLOSE_WAIT_S)
+        if refusal is None or not self._open:
+            return ""
+        lost = "the end of an answer" if len(self._open) == 1 else f"the ends of {len(self._open)} answers"
+        return f"The history lacks {lost}: {refusal.message}"
 
     # ------------------------------------------------------------------------------------------------- inside
 
-    def _tell(self, sentence: str) -> str | None:
+    def _tell(self, error: BaseException) -> str | None:
         told, self._told = self._told, True
-        return None if told else sentence
+        if told:
+            return None
+        if isinstance(error, EdgeCloudError):
+            return error.message
+        return f"History could not be written ({type(error).__name__})."
 
     def _abandon(self, begun: Future[OpenTurn]) -> None:
         if begun.cancelled() or begun.exception() is not None:
             return
         open_turn = begun.result()
         open_turn.ending = Ending(None, "interrupted", None)
-        self._submit(lambda history: self._write(history, open_turn))
+        self._thread.submit(lambda history: self._write(history, open_turn))
 
-    def _submit(self, work: Callable[[History], Any]) -> Future[Any]:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="edgecloud-journal", daemon=True)
-            self._thread.start()
-        future: Future[Any] = Future()
-        self._queue.put((work, future))
-        return future
-
-    def _run(self) -> None:
-        flush_at = last_beat = time.monotonic()
-        while True:
-            try:
-                item = self._queue.get(timeout=FLUSH_S if self._open else None)
-            except queue.Empty:
-                item = (lambda history: None, Future())
-            if item is None:
-                break
-            self._work(*item)
-            now = time.monotonic()
-            if now >= flush_at:
-                pause_s = FLUSH_S if self._each_open(self._write) else RETRY_S
-                flush_at = time.monotonic() + pause_s
-            if now - last_beat >= HEARTBEAT_S:
-                last_beat = now
-                self._each_open(lambda history, open_turn: history.heartbeat(open_turn.turn))
-        self._each_open(self._write)
-        if self._history is not None:
-            self._history.close()
-
-    def _work(self, work: Callable[[History], Any], future: Future[Any]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            if self._history is not None and not self._history.is_in_place():
-                # Deleted or replaced under our hands: what is written to the old file is gone.
-                self._history.close()
-                self._history = None
-            if self._history is None:
-                self._history = self._open_history()
-            future.set_result(work(self._history))
-        except StorageError as error:
-            # First of all: somebody waits for it, whatever becomes of the log.
-            future.set_exception(error)
-            log.warning("history: %s", error.message)
-        except Exception as error:
-            future.set_exception(StorageError(f"History could not be written ({type(error).__name__})."))
-            log.exception("history could not be written")
-
-    def _each_open(self, work: Callable[[History, OpenTurn], None]) -> bool:
-        """Do it for every open turn; False at the first that fails, since each more would wait as long."""
+    def _tend(self, history: History) -> None:
+        """Write what has gathered; raises at the first refusal, since each more would wait as long."""
         for open_turn in list(self._open):
-            done: Future[Any] = Future()
-            self._work(lambda history, turn=open_turn: work(history, turn), done)  # type: ignore[misc]
-            if done.exception() is not None:
-                return False
-        return True
+            try:
+                self._write(history, open_turn)
+            except StorageError:
+                raise
+            except Exception:
+                log.exception("an answer could not be written")
+        if time.monotonic() >= self._beat_at:
+            self._beat_at = time.monotonic() + HEARTBEAT_S
+            for open_turn in self._open:
+                history.heartbeat(open_turn.turn)
 
     def _write(self, history: History, open_turn: OpenTurn) -> None:
         """Write what has gathered, and the end if there is one; what cannot be written stays for later."""

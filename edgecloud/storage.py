@@ -32,6 +32,10 @@ class DatabaseDamaged(StorageError):
     default_code = "storage_damaged"
 
 
+class DatabaseLocked(StorageError):
+    """Another program is writing, and did not end while we waited."""
+
+
 def open_database(
     path: Path, migrations: Sequence[Migration] = (), *, busy_s: float = BUSY_S
 ) -> sqlite3.Connection:
@@ -101,10 +105,24 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         raise
 
 
+def wait_at_most(connection: sqlite3.Connection, seconds: float) -> None:
+    """How long a statement waits for another process's transaction from now on."""
+    connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file a path names now: what is written to a deleted or replaced one is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def truncate_wal(connection: sqlite3.Connection, *, patience_s: float = 2.0) -> bool:
     """Move the WAL into the database and empty it; False if another process still reads the old pages."""
     (timeout_ms,) = connection.execute("PRAGMA busy_timeout").fetchone()
-    connection.execute(f"PRAGMA busy_timeout = {int(patience_s * 1000)}")
+    wait_at_most(connection, patience_s)
     try:
         busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     finally:
@@ -131,7 +149,7 @@ def _explain(error: sqlite3.Error, name: str) -> StorageError:
     # The low byte is the primary code, the rest says where inside SQLite. Errors of the binding have none.
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return StorageError(f"{name} is locked by another program; try again when it is done.")
+            return DatabaseLocked(f"{name} is locked by another program; try again when it is done.")
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return _damaged(name)
         case sqlite3.SQLITE_FULL:

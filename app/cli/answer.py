@@ -34,21 +34,31 @@ async def _answer(
 ) -> None:
     """Show the answer. Whatever ends it, the generator is closed, so that nothing keeps computing."""
     failure: EdgeCloudError | None = None
+    losses: list[str] = []
     try:
         with _signals_cancel():
-            await _stream(state, settings, request, printer, quiet=quiet)
+            await _stream(state, settings, request, printer, losses, quiet=quiet)
     except TimeoutError:
         failure = DeadlineExceeded(f"No complete answer within {request.deadline_s:g} s.")
     except EdgeCloudError as error:
         failure = error
     printer.end(failure)
+    for lost in losses:
+        warn(lost)
     if failure is not None:
         raise failure
 
 
 async def _stream(
-    state: State, settings: Settings, request: ChatRequest, printer: Printer, *, quiet: bool
+    state: State,
+    settings: Settings,
+    request: ChatRequest,
+    printer: Printer,
+    losses: list[str],
+    *,
+    quiet: bool,
 ) -> None:
+    """Show the events. What could not be written down is put into `losses`."""
     asked = "the model" if request.model == "auto" else request.model
     with WaitingLine(f"waiting for {asked} …", quiet=quiet) as waiting:
         gateway = await state.open_gateway(settings)
@@ -64,17 +74,17 @@ async def _stream(
                     waiting.clear()
                     printer.see(event)
         finally:
-            await _close(gateway, quiet=quiet)
+            if lost := await _closed(gateway, quiet=quiet):
+                losses.append(lost)
 
 
-async def _close(gateway: Gateway | GatewayClient, *, quiet: bool) -> None:
-    """Let everything be written down. What could not be is told whoever reads it: it is lost."""
+async def _closed(gateway: Gateway | GatewayClient, *, quiet: bool) -> str:
+    """Let everything be written down; returns what to tell of what could not be."""
     closing = asyncio.ensure_future(gateway.aclose())
     done, _ = await asyncio.wait([closing], timeout=PATIENCE_S)
     if not done:
         note("\nedgecloud: still writing this down; Ctrl-C leaves it …", quiet=quiet)
-    if lost := await closing:
-        warn(lost)
+    return await closing
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from edgecloud.settings import Settings
 from edgecloud.types import ChatRequest, Health
 
 from .group import Group
-from .shell import State
+from .shell import State, warn
 
 if TYPE_CHECKING:
     from ..client import GatewayClient
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 Build = Callable[[Settings], "Gateway"]
 
-# What closing engines and history may take after the drain, seconds.
-CLOSE_S = 10.0
+# What closing engines and history may take after the drain, seconds: no more than a step of each model, but
+# as long as the journal waits for another program that has the database.
+CLOSE_S = 45.0
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -160,7 +161,8 @@ async def _serve(
     finally:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                await gateway.aclose()
+                if lost := await gateway.aclose():
+                    warn(lost)
 
 
 async def _warm_up(gateway: Gateway) -> None:

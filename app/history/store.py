@@ -14,7 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgecloud.storage import open_database, storage_errors, this_process, transaction
+from edgecloud.storage import (
+    BUSY_S,
+    identity,
+    open_database,
+    storage_errors,
+    this_process,
+    transaction,
+    wait_at_most,
+)
 from edgecloud.types import ChatRequest, Message, Receipt, ToolCall
 
 from ..chats import Asked, Chat, ChatSummary, Hit, Seam, Status, StoredMessage
@@ -29,18 +37,24 @@ _DAY_S = 86400.0
 class History:
     """Methods may be called from any thread; all raise `StorageError`."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time, busy_s: float = BUSY_S) -> None:
         self._name = path.name
         self._path = path
         self._clock = clock
         self._lock = threading.RLock()
         self._owner = this_process()
-        self._connection = open_database(path, MIGRATIONS)
-        self._file = _identity(path)
+        self._busy_s = busy_s
+        self._connection = open_database(path, MIGRATIONS, busy_s=busy_s)
+        self._file = identity(path)
 
     def is_in_place(self) -> bool:
         """Whether the path still names the file that is open here."""
-        return _identity(self._path) == self._file
+        return identity(self._path) == self._file
+
+    def wait_at_most(self, seconds: float | None) -> None:
+        """How long to wait for another process's transaction from now on; None: as when it was opened."""
+        with self._reading() as connection:
+            wait_at_most(connection, self._busy_s if seconds is None else seconds)
 
     def close(self) -> None:
         with self._reading() as connection:
@@ -217,10 +231,6 @@ class History:
         with self._reading() as connection:
             return removing.remove(connection, chat_ids)
 
-    def remove_all(self) -> Removal:
-        with self._reading() as connection:
-            return self.remove([id for (id,) in connection.execute("SELECT id FROM chats")])
-
     def expired(self, retention_days: int) -> tuple[str, ...]:
         """The chats last used longer ago than this, but running ones; none for 0, which keeps all."""
         if retention_days <= 0:
@@ -237,11 +247,3 @@ class History:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with self._reading() as connection, transaction(connection):
             yield connection
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -32,7 +33,7 @@ class Gateway(Protocol):
     async def why(self, request_id: str) -> dict[str, Any]: ...
     async def blame(self, entry_id: str) -> bool: ...
     async def feedback(self, answer: str, verdict: str, *, over: Sequence[str] = ()) -> None: ...
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> str: ...
 
 
 class Store:
@@ -124,10 +125,12 @@ class Store:
         return await self._do(lambda history: history.insert(title, messages, head, stored, private=private))
 
     async def remove(self, chat_id: str) -> Removal:
-        """Delete a chat with everything derived from it."""
+        """Delete a chat with everything derived from it, which goes first: should that fail, the chat is what
+        it is found by again. Raises `StorageError`.
+        """
+        purged = await asyncio.to_thread(self._forget, [chat_id])
         removal = await self._do(lambda history: history.remove([chat_id]))
-        await asyncio.to_thread(self._forget, [chat_id])
-        return removal
+        return dataclasses.replace(removal, purged=removal.purged and purged)
 
     async def aclose(self) -> None:
         async with self._lock:

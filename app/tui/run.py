@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -12,14 +13,17 @@ from edgecloud.folders import data_dir
 from edgecloud.settings import Settings
 
 from ..logs import log_bug, redirect_native_output
+from ..visible import neutral
 from .app import EdgeCloudApp
 from .draft import DraftFile
+from .garbage import spare_what_stays
 from .input_filter import install as install_input_filter
 from .ports import Gateway, open_store, which_chat
 from .state.preferences import Preferences
 from .terminal import Terminal, in_browser
 
-CLOSE_S = 5.0
+CLOSE_S = 45.0
+"""Longer than the journal waits for another program that has the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +41,17 @@ class Options:
 def run(settings: Settings, open_gateway: Callable[[Settings], Awaitable[Gateway]], options: Options) -> int:
     """Chat until the user leaves; returns the exit code. Raises `EdgeCloudError` after a bug of ours too."""
     crashes: list[Exception] = []
+    losses: list[str] = []
     install_input_filter()
+    spare_what_stays()
     if in_browser():
         redirect_native_output()
-        code = asyncio.run(_run(None, settings, open_gateway, options, crashes.append))
+        code = asyncio.run(_run(None, settings, open_gateway, options, crashes.append, losses.append))
     else:
         with Terminal() as terminal:
-            code = asyncio.run(_run(terminal, settings, open_gateway, options, crashes.append))
+            code = asyncio.run(_run(terminal, settings, open_gateway, options, crashes.append, losses.append))
+    for lost in filter(None, losses):
+        print(f"edgecloud: warning: {neutral(lost, is_terminal=sys.stderr.isatty())}", file=sys.stderr)
     if crashes:
         place = log_bug(crashes[0])
         raise EdgeCloudError(
@@ -59,6 +67,7 @@ async def _run(
     open_gateway: Callable[[Settings], Awaitable[Gateway]],
     options: Options,
     crashed: Callable[[Exception], None],
+    missed: Callable[[str], None],
 ) -> int:
     store = open_store(settings)
     gateway = await open_gateway(settings)
@@ -90,5 +99,5 @@ async def _run(
             async with asyncio.timeout(CLOSE_S):
                 if app is not None:
                     await app.chat.desk.keep()
-                await gateway.aclose()
+                missed(await gateway.aclose())
                 await store.aclose()

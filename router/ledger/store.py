@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgecloud.errors import NotFound
-from edgecloud.storage import open_database, storage_errors, this_process, transaction
+from edgecloud.storage import (
+    BUSY_S,
+    identity,
+    open_database,
+    storage_errors,
+    this_process,
+    transaction,
+    wait_at_most,
+)
 
 from . import accounts, reading, reserving
 from .entries import AttemptEntry, EngineSums, RequestEntry
@@ -35,14 +43,26 @@ class Ledger:
         *,
         currency: str = "USD",
         clock: Callable[[], float] = time.time,
-        busy_s: float = 10.0,
+        busy_s: float = BUSY_S,
     ) -> None:
         self._name = path.name
+        self._path = path
         self._currency = currency
         self._clock = clock
         self._lock = threading.RLock()
         self._owner = this_process()
+        self._busy_s = busy_s
         self._connection = open_database(path, MIGRATIONS, busy_s=busy_s)
+        self._file = identity(path)
+
+    def is_in_place(self) -> bool:
+        """Whether the path still names the file that is open here."""
+        return identity(self._path) == self._file
+
+    def wait_at_most(self, seconds: float | None) -> None:
+        """How long to wait for another process's transaction from now on; None: as when it was opened."""
+        with self._reading() as connection:
+            wait_at_most(connection, self._busy_s if seconds is None else seconds)
 
     def close(self) -> None:
         with self._reading() as connection:

@@ -63,6 +63,7 @@ class Gate:
     """A gateway that plays events and errors, and remembers what it was asked and whether it was closed."""
 
     aside = ""
+    lost = ""
 
     def __init__(self, *script: Event | EdgeCloudError | Callable[[], None] | None) -> None:
         self.script = script
@@ -90,8 +91,9 @@ class Gate:
             self.cancelled = True
             raise
 
-    async def aclose(self) -> None:
+    async def aclose(self) -> str:
         self.closed = True
+        return self.lost
 
 
 def answering(*texts: str, finish: Finish = FINISH) -> Gate:
@@ -436,6 +438,19 @@ def test_no_talk_without_a_terminal_or_when_quiet(
     outcome = ask(Gate(*THINKING), "hi", *arguments, terminal=terminal)
 
     assert (outcome.out, outcome.err) == ("Yes\n", "")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("arguments", [[], ["-q"], ["--json"]])
+def test_what_is_lost_is_told_whoever_reads_it(ask: Ask, arguments: list[str], terminal: bool) -> None:
+    gate = answering("Blue.")
+    gate.lost = "The history lacks the end of an answer: edgecloud.db is locked by another program."
+
+    outcome = ask(gate, "hi", *arguments, terminal=terminal)
+
+    assert outcome.code == 0
+    assert "Blue." in outcome.out
+    assert outcome.err.splitlines()[-1] == f"edgecloud: warning: {gate.lost}"
 
 
 def test_several_choices_are_shown_one_after_the_other(ask: Ask) -> None:

@@ -141,3 +141,42 @@ async def test_nothing_is_opened_for_nothing(disk: Disk) -> None:
     books.prepare()
     await books.aclose()
     assert disk.num_opened == 1
+
+
+async def test_after_the_file_was_deleted_lines_go_to_the_new_one(disk: Disk) -> None:
+    books = Books(disk.open)
+    await books.do(lambda ledger: None)
+    for file in disk.path.parent.glob("edgecloud.db*"):
+        file.unlink()
+    books.settle(closing("req-1"))
+    assert await books.aclose() == ""
+    assert ids(disk) == ["req-1"]
+
+
+@pytest.mark.parametrize(("nano", "told"), [(7, "What a request cost is not counted: edgecloud.db"), (0, "")])
+async def test_money_that_cannot_be_counted_is_told_at_the_end(disk: Disk, nano: int, told: str) -> None:
+    books = Books(disk.open)
+    disk.refuses = True
+    books.settle(closing("req-0", nano))
+    assert (await books.aclose()).startswith(told)
+    assert disk.num_opened == 2, "as it was settled, and once more: nobody works on that disk"
+
+
+async def test_a_line_is_not_settled_again_because_tidying_was_refused(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TIDY_EVERY", 1)
+    books = Books(disk.open)
+    await books.do(lambda ledger: None)
+    refusals = [StorageError("edgecloud.db is locked.")]
+    settled: list[str] = []
+
+    def tidy(self: Ledger) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    monkeypatch.setattr(Ledger, "tidy", tidy)
+    monkeypatch.setattr(Ledger, "settle", lambda self, entry, *rest: settled.append(entry.receipt.id))
+    books.settle(closing("req-1"))
+    await books.aclose()
+    assert (settled, refusals) == (["req-1"], [])

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from edgecloud.app import disk_thread
 from edgecloud.app import journal as journal_module
 from edgecloud.app.chats import Seam
 from edgecloud.app.history import History, Turn
-from edgecloud.app.journal import Journal, OpenTurn
+from edgecloud.app.journal import Journal, OpenTurn, Status
 from edgecloud.types import ChatRequest, ChoiceDone, Message, Notice, Start, TextDelta
 from tests.support.live import eventually
 
@@ -29,9 +30,7 @@ def database(tmp_path: Path) -> Path:
 
 def open_impatiently(database: Path) -> History:
     """A history that gives a locked file up at once."""
-    history = History(database)
-    history._connection.execute("PRAGMA busy_timeout = 0")
-    return history
+    return History(database, busy_s=0.01)
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ def the_answer(database: Path) -> tuple[str, str]:
 async def test_a_lock_in_the_middle_leaves_no_hole(
     database: Path, locked: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "RETRY_S", 0.05)
+    monkeypatch.setattr(disk_thread, "RETRY_S", 0.05)
     journal = Journal(lambda: open_impatiently(database))
     turn, told = await journal.begin(asked(n=2))
     assert turn is not None
@@ -78,7 +77,7 @@ async def test_a_lock_in_the_middle_leaves_no_hole(
 async def test_an_end_that_met_a_lock_is_written_when_it_is_gone(
     database: Path, locked: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "RETRY_S", 0.05)
+    monkeypatch.setattr(disk_thread, "RETRY_S", 0.05)
     journal = Journal(lambda: open_impatiently(database))
     turn, _ = await journal.begin(asked())
     assert turn is not None
@@ -107,6 +106,45 @@ async def test_closing_tries_once_more(database: Path, locked: sqlite3.Connectio
     assert the_answer(database) == ("all of it", "complete")
 
 
+@pytest.mark.parametrize("status", ["complete", "interrupted", "failed"])
+async def test_closing_waits_for_a_lock_that_outlives_the_answer(
+    database: Path, locked: sqlite3.Connection, status: Status
+) -> None:
+    journal = Journal(lambda: open_impatiently(database))
+    turn, _ = await journal.begin(asked())
+    assert turn is not None
+    locked.execute("BEGIN EXCLUSIVE")
+    turn.add(TextDelta("all of it"))
+    await journal.finish(turn, None, status, "gone wrong" if status == "failed" else None)
+    closing = asyncio.create_task(journal.aclose())
+    await asyncio.sleep(0.3)  # some tries meet the lock
+    assert not closing.done()
+    locked.execute("ROLLBACK")
+
+    assert await closing == ""
+    assert the_answer(database) == ("all of it", status)
+
+
+async def test_what_a_lock_still_refuses_at_the_very_end_is_told(
+    database: Path, locked: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "CLOSE_WAIT_S", 0.2)
+    journal = Journal(lambda: open_impatiently(database))
+    turns = [(await journal.begin(asked(f"prompt {number}")))[0] for number in range(2)]
+    locked.execute("BEGIN EXCLUSIVE")
+    for turn in turns:
+        assert turn is not None
+        turn.add(TextDelta("lost"))
+        await journal.finish(turn, None, "complete")
+    told = await journal.aclose()
+    locked.execute("ROLLBACK")
+
+    assert told == (
+        "The history lacks the ends of 2 answers: "
+        "edgecloud.db is locked by another program; try again when it is done."
+    )
+
+
 async def test_one_refusal_of_the_disk_is_met_once_a_pass(
     database: Path, locked: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +157,7 @@ async def test_one_refusal_of_the_disk_is_met_once_a_pass(
         real(self, turn, index, text, reasoning)  # type: ignore[arg-type]
 
     monkeypatch.setattr(History, "append", counting)
-    monkeypatch.setattr(journal_module, "RETRY_S", 60.0)
+    monkeypatch.setattr(disk_thread, "RETRY_S", 60.0)
     journal = Journal(lambda: open_impatiently(database))
     turns = [(await journal.begin(asked(f"prompt {number}")))[0] for number in range(5)]
     locked.execute("BEGIN EXCLUSIVE")

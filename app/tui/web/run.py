@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
 
 from edgecloud.settings import Settings
@@ -35,4 +36,5 @@ async def _run(settings: Settings, command: Sequence[str], port: int, announce: 
         return await serve(command, port, announce)
     finally:
         await private.aclose()
-        await gateway.aclose()
+        if lost := await gateway.aclose():
+            print(f"edgecloud: warning: {lost}", file=sys.stderr)
