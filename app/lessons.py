@@ -81,20 +81,22 @@ class Lessons:
             self._quality = await asyncio.to_thread(self._current)
         return self._quality
 
-    async def vector(self, text: str) -> Vector | None:
-        """The embedding of a question; None without an embedder, or where nothing would look at it."""
+    async def estimating(self, text: str) -> tuple[Quality, Vector | None]:
+        """What estimates now, and the embedding of a question: None without an embedder, or where nothing
+        would look at it.
+        """
         quality = await self.quality()
         if not isinstance(quality, LearnedQuality) or not text.strip():
-            return None
+            return quality, None
         try:
             embedder = await self._find_embedder()
             if embedder.fingerprint != quality.fingerprint:
-                return None
+                return quality, None
             values = (await embedder.embed([gist(text)])).vectors[0]
         except EdgeCloudError as error:
             log.info("no vector for the router: %s", error.message)
-            return None
-        return Vector(tuple(values), embedder.fingerprint)
+            return quality, None
+        return quality, Vector(tuple(values), embedder.fingerprint)
 
     def answered(self, facts: Facts, view: EngineView, chat_id: str | None) -> None:
         """Remember an answer, so that there can be a verdict on it. The same question again in its chat is a
@@ -131,7 +133,7 @@ class Lessons:
     ) -> None:
         """Remember an answer of the past: the messages that were answered, and the engine that did."""
         text = question(messages)
-        vector = await self.vector(text)
+        _, vector = await self.estimating(text)
         if vector is not None:
             facts = Facts(
                 request_id, 1, structure=measure(text), vector=vector.values, fingerprint=vector.fingerprint

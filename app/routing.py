@@ -161,14 +161,16 @@ class Routing:
     async def _estimating(
         self, request: ChatRequest, facts: Facts, allowed: Allowed
     ) -> tuple[Quality, Facts]:
-        """What estimates quality, and the facts with a vector where there is a choice to make by it."""
-        if self._quality is not None or self._lessons is None:
-            return self._quality or PriorQuality(), facts
-        quality = await self._lessons.quality()
-        if len(allowed.engines) > 1 and request.is_chat:
-            vector = await self._lessons.vector(question(request.messages))
-            if vector is not None:
-                facts = dataclasses.replace(facts, vector=vector.values, fingerprint=vector.fingerprint)
+        """What estimates quality, and the facts with a vector where there is a choice to make by it. Without
+        one, what was learnt says nothing.
+        """
+        if self._quality is not None:
+            return self._quality, facts
+        if self._lessons is None or len(allowed.engines) < 2 or not request.is_chat:
+            return PriorQuality(), facts
+        quality, vector = await self._lessons.estimating(question(request.messages))
+        if vector is not None:
+            facts = dataclasses.replace(facts, vector=vector.values, fingerprint=vector.fingerprint)
         return quality, facts
 
     def _covers(self, model: str) -> tuple[str, ...] | None:

@@ -99,7 +99,9 @@ class Run:
         self.limits: Sequence[Limit] = ()
         self.decision: Decision | str | None = None
         self.start: Start | None = None
-        self.usage = Usage()
+        self._usage = Usage()
+        self._num_completion = 0
+        self._num_reasoning = 0
         self.timings = Timings()
         self.first_delta_s: float | None = None
         self.finished = False
@@ -118,29 +120,32 @@ class Run:
         """What all tries together cost."""
         return sum(tried.nano for tried in self.tried)
 
+    @property
+    def usage(self) -> Usage:
+        """What it has used: what was seen until the engine says what it was."""
+        if self.finished:
+            return self._usage
+        return replace(
+            self._usage, completion_tokens=self._num_completion, reasoning_tokens=self._num_reasoning
+        )
+
     def see(self, event: EngineEvent) -> None:
         """Take in one event on its way to the caller."""
         match event:
             case Start():
                 self.start = event
-                self.usage = Usage(prompt_tokens=event.prompt_tokens)
+                self._usage = Usage(prompt_tokens=event.prompt_tokens)
+                self._num_completion = self._num_reasoning = 0
             case Done():
-                self.usage, self.timings, self.finished = event.usage, event.timings, True
+                self._usage, self.timings, self.finished = event.usage, event.timings, True
             case Notice() | ChoiceDone():
                 pass
             case _:
                 if self.first_delta_s is None:
                     self.first_delta_s = time.monotonic() - self.began
-                self._count(event)
-
-    def _count(self, event: EngineEvent) -> None:
-        """Keep the usage at what was seen until the engine says what it was."""
-        number = num_tokens(event)
-        self.usage = replace(
-            self.usage,
-            completion_tokens=self.usage.completion_tokens + number,
-            reasoning_tokens=self.usage.reasoning_tokens + number * isinstance(event, ReasoningDelta),
-        )
+                number = num_tokens(event)
+                self._num_completion += number
+                self._num_reasoning += number * isinstance(event, ReasoningDelta)
 
     def ended(self, outcome: str) -> None:
         """Name what ended the request, where the engine that was at it only saw that it was cut off."""

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import aiohttp
+import orjson
 
 from edgecloud.errors import DeadlineExceeded, EdgeCloudError, NotSupported, UpstreamError
 from edgecloud.settings import PoolEntry, Settings
@@ -32,12 +33,15 @@ from edgecloud.wire.upstream import StreamDecoder
 
 from .connection import Connection
 from .event_stream import EventStreamDecoder
+from .joined import joined
 from .patience import Clock, Patience, elapsed_clock
 
 # For questions that need no model: health, lists, token counts.
 ASIDE_S = 5.0
 # After the last event the rest of the body is waited for this long, so that the connection can be used again.
 TAIL_S = 0.05
+# No event that says something is shorter than the mark of the end with a little space around it.
+MARK_CHARS = 16
 # What a token is worth where the upstream can't be asked: English prose has about four bytes in one.
 BYTES_PER_TOKEN = 4
 TOKENS_PER_TURN = 4
@@ -226,9 +230,10 @@ class RemoteEngine:
             estimate = estimate_tokens(request)
             yield Start(engine=self.name, model=entry.model, prompt_tokens=estimate)
             first_s: float | None = None
-            async with aclosing(self._payloads(response, patience)) as payloads:
-                async for payload in payloads:
-                    for event in decoder.feed(self._decode(payload)):
+            async with aclosing(self._payloads(response, patience)) as arriving:
+                async for payloads in arriving:
+                    events = self._events(decoder, payloads)
+                    for event in events if request.streamed else joined(events):
                         if first_s is None and isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta):
                             first_s = self._clock() - began
                         yield event
@@ -239,8 +244,10 @@ class RemoteEngine:
 
     async def _payloads(
         self, response: aiohttp.ClientResponse, patience: Patience
-    ) -> AsyncGenerator[str, None]:
-        """The data of each event up to `[DONE]`, or up to the end of the body where that is missing."""
+    ) -> AsyncGenerator[list[str], None]:
+        """The data of the events that arrive together, up to `[DONE]`, or up to the end of the body where
+        that is missing.
+        """
         entry = self._entry
         stream = EventStreamDecoder()
         silence_s = entry.first_byte_timeout_s
@@ -252,14 +259,25 @@ class RemoteEngine:
                 raise self._connection.broken(error) from error
             silence_s = entry.idle_timeout_s
             ended = not received
-            for data in stream.finish() if ended else stream.feed(received):
-                if data.strip() == "[DONE]":
+            payloads = stream.finish() if ended else stream.feed(received)
+            for number, data in enumerate(payloads):
+                if len(data) < MARK_CHARS and data.strip() == "[DONE]":
+                    yield payloads[:number]
                     await _drain(response)
                     return
-                yield data
+            yield payloads
+
+    def _events(self, decoder: StreamDecoder, payloads: list[str]) -> Iterator[EngineEvent]:
+        for payload in payloads:
+            yield from decoder.feed(self._decode(payload))
 
     def _decode(self, payload: str) -> Any:
         try:
+            return orjson.loads(payload)
+        except orjson.JSONDecodeError:
+            pass
+        try:
+            # What is strictly no JSON, and sent all the same: half a character, an infinite logprob.
             return json.loads(payload)
         except (ValueError, RecursionError):
             raise UpstreamError(f"{self.name} sent an event that is not JSON.") from None

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+import orjson
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
@@ -46,6 +47,7 @@ class Connection:
         self._connect_s = entry.connect_timeout_s
         self._key = entry.api_key.get_secret_value() if entry.api_key is not None else None
         self._session: aiohttp.ClientSession | None = None
+        self._urls: dict[str, URL] = {}
 
     @property
     def host(self) -> str:
@@ -165,21 +167,31 @@ class Connection:
     async def _send(
         self, method: str, path: str, body: Any, headers: dict[str, str]
     ) -> aiohttp.ClientResponse:
-        url = self._root / path[1:] if path.startswith("/") else self._base / path
-        url = url.with_query(self._base.query)
+        url = self._url(path)
         if self._key is not None:
             headers = {**headers, "Authorization": f"Bearer {self._key}"}
+        data = None
+        if body is not None:
+            headers = {**headers, "Content-Type": "application/json"}
+            data = _encode(body)
         for again in (False, True):
             trace = SimpleNamespace(reused=False)
             try:
                 return await self._open_session().request(
-                    method, url, json=body, headers=headers, allow_redirects=False, trace_request_ctx=trace
+                    method, url, data=data, headers=headers, allow_redirects=False, trace_request_ctx=trace
                 )
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
                 # A kept connection that the server closed as we wrote to it never carried the request.
                 if again or not trace.reused:
                     raise
         raise AssertionError("unreachable")
+
+    def _url(self, path: str) -> URL:
+        url = self._urls.get(path)
+        if url is None:
+            url = self._root / path[1:] if path.startswith("/") else self._base / path
+            url = self._urls[path] = url.with_query(self._base.query)
+        return url
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -266,6 +278,14 @@ async def _read(response: aiohttp.ClientResponse, at_least: int) -> bytes:
     while len(parts) < at_least and (part := await response.content.readany()):
         parts += part
     return bytes(parts)
+
+
+def _encode(body: Any) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError:
+        # Half a character, which only an escape can carry, or a number of more than 64 bits.
+        return json.dumps(body).encode()
 
 
 def _decode(text: bytes) -> Any:

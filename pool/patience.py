@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from edgecloud.errors import DeadlineExceeded, UpstreamError
@@ -55,18 +56,29 @@ class Patience:
             # An upstream that keeps sending would never be waited for long enough to notice.
             work.close()
             raise self._given_up(silence_s, silence)
-        silent_since = self._clock()
-        task = asyncio.ensure_future(work)
+        loop, silent_since = asyncio.get_running_loop(), self._clock()
+        timer: asyncio.TimerHandle | None = None
+
+        def look(*, was_over: bool = False) -> None:
+            nonlocal timer
+            if was_over:
+                limit.reschedule(loop.time())
+                return
+            left_s = min(self.left_s, silent_since + silence_s - self._clock())
+            again = partial(look, was_over=left_s <= 0)
+            timer = loop.call_later(min(max(left_s, GRACE_S), LOOK_S), again)
+
         try:
-            while True:
-                left_s = min(self.left_s, silent_since + silence_s - self._clock())
-                done, _ = await asyncio.wait({task}, timeout=min(max(left_s, GRACE_S), LOOK_S))
-                if done:
-                    return task.result()
-                if left_s <= 0:
-                    raise self._given_up(silence_s, silence)
+            async with asyncio.timeout(None) as limit:
+                look()
+                return await work
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise self._given_up(silence_s, silence) from error
         finally:
-            task.cancel()
+            if timer is not None:
+                timer.cancel()
 
     def _given_up(self, silence_s: float, silence: str) -> DeadlineExceeded | UpstreamError:
         if self.left_s > 0:

@@ -6,9 +6,11 @@ long the day is, and a clock that is set back finds what was spent in that perio
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from edgecloud.settings import BudgetSettings
 
@@ -53,21 +55,19 @@ def limits_of(
 
     Those without a limit are there too: what is spent is counted before anybody sets one.
     """
-    return tuple(_limits(settings, datetime.fromtimestamp(now).astimezone(), chat_id, tenant))
+    return tuple(_limits(settings, time.localtime(now), chat_id, tenant))
+
+
+Period = tuple[str, float | None, float | None]
 
 
 def _limits(
-    settings: BudgetSettings, now: datetime, chat_id: str | None, tenant: str | None
+    settings: BudgetSettings, now: time.struct_time, chat_id: str | None, tenant: str | None
 ) -> Iterator[Limit]:
-    today, this_month = _midnight(now), _midnight(now.replace(day=1))
-    tomorrow = _midnight(now + timedelta(days=1))
-    next_month = _midnight((now.replace(day=1) + timedelta(days=32)).replace(day=1))
-    day = (now.strftime("%Y-%m-%d"), today.timestamp(), tomorrow.timestamp())
-    month = (now.strftime("%Y-%m"), this_month.timestamp(), next_month.timestamp())
+    zone = *time.tzname, time.timezone
+    day, month = _periods(now.tm_year, now.tm_mon, now.tm_mday, zone)
 
-    def limit(
-        name: str, kind: BudgetScope, account: str, period: tuple[str, float | None, float | None]
-    ) -> Limit:
+    def limit(name: str, kind: BudgetScope, account: str, period: Period) -> Limit:
         value: float | None = getattr(settings, name)
         return Limit(name, kind, account, period[0], None if value is None else nano(value), *period[1:])
 
@@ -78,6 +78,19 @@ def _limits(
         yield limit("per_key_month", "key", f"key:{tenant}", month)
     if chat_id is not None:
         yield limit("per_chat", "chat", f"chat:{chat_id}", ("", None, None))
+
+
+@lru_cache(maxsize=4)
+def _periods(year: int, month: int, day: int, zone: tuple[str, str, int]) -> tuple[Period, Period]:
+    """The day and its month. Both hold all day long, so they are worked out once."""
+    now = datetime(year, month, day)
+    today, this_month = _midnight(now), _midnight(now.replace(day=1))
+    tomorrow = _midnight(now + timedelta(days=1))
+    next_month = _midnight((now.replace(day=1) + timedelta(days=32)).replace(day=1))
+    return (
+        (now.strftime("%Y-%m-%d"), today.timestamp(), tomorrow.timestamp()),
+        (now.strftime("%Y-%m"), this_month.timestamp(), next_month.timestamp()),
+    )
 
 
 def _midnight(day: datetime) -> datetime:

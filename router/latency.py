@@ -44,12 +44,11 @@ class Estimates:
     """What is known of one engine's speed. `prior` holds until there are answers, and fades as they come."""
 
     def __init__(self, prior: Prior) -> None:
-        self._prior = prior
-        self._wait: deque[float] = deque(maxlen=KEPT)
-        self._first: deque[float] = deque(maxlen=KEPT)
-        self._prefill: deque[float] = deque(maxlen=KEPT)
-        self._decode: deque[float] = deque(maxlen=KEPT)
-        self._length: deque[float] = deque(maxlen=KEPT)
+        self._wait = _Figure(prior.wait_s)
+        self._first = _Figure(0.0)
+        self._prefill = _Figure(prior.prefill_rate, slow_is_low=True)
+        self._decode = _Figure(prior.decode_rate, slow_is_low=True)
+        self._length = _Figure(0.0)
 
     @property
     def num_seen(self) -> int:
@@ -59,22 +58,22 @@ class Estimates:
     @property
     def wait_s(self) -> Spread:
         """Seconds before the prompt is begun, the network's included."""
-        return _spread(self._wait, self._prior.wait_s)
+        return self._wait.spread
 
     @property
     def prefill_rate(self) -> Spread:
         """Prompt tokens a second; `p90` is the slow tail."""
-        return _spread(self._prefill, self._prior.prefill_rate, slow_is_low=True)
+        return self._prefill.spread
 
     @property
     def decode_rate(self) -> Spread:
         """Answered tokens a second; `p90` is the slow tail."""
-        return _spread(self._decode, self._prior.decode_rate, slow_is_low=True)
+        return self._decode.spread
 
     @property
     def answer_tokens(self) -> Spread | None:
         """How long its answers are; None while too few are known."""
-        return _spread(self._length, 0.0) if len(self._length) >= 2 * PRIOR_WEIGHT else None
+        return self._length.spread if len(self._length) >= 2 * PRIOR_WEIGHT else None
 
     @property
     def speed(self) -> Speed:
@@ -98,36 +97,36 @@ class Estimates:
         work = max(0, usage.prompt_tokens - usage.cached_tokens)
         ttft_s = timings.ttft_s
         if ttft_s > 0:
-            self._first.append(ttft_s)
+            self._first.add(ttft_s)
             if timings.prefill_s > 0:
                 # An engine of ours says what it waited for and what it computed.
-                self._wait.append(max(0.0, ttft_s - timings.prefill_s))
+                self._wait.add(max(0.0, ttft_s - timings.prefill_s))
                 if work >= FEW_TOKENS:
-                    self._prefill.append(work / timings.prefill_s)
+                    self._prefill.add(work / timings.prefill_s)
             elif work >= LONG_PROMPT:
                 computing_s = ttft_s - self.wait_s.p50
                 if computing_s > 0:
-                    self._prefill.append(work / computing_s)
+                    self._prefill.add(work / computing_s)
             else:
-                self._wait.append(max(0.0, ttft_s - work / self.prefill_rate.p50))
+                self._wait.add(max(0.0, ttft_s - work / self.prefill_rate.p50))
         if usage.completion_tokens >= FEW_TOKENS and timings.decode_s > 0:
-            self._decode.append(usage.completion_tokens / timings.decode_s)
+            self._decode.add(usage.completion_tokens / timings.decode_s)
         if usage.completion_tokens:
-            self._length.append(float(usage.completion_tokens))
+            self._length.add(float(usage.completion_tokens))
 
     def to_json(self) -> dict[str, list[float]]:
-        return {name: list(series) for name, series in self._series().items()}
+        return {name: figure.values for name, figure in self._figures().items()}
 
     def load_json(self, data: Any) -> None:
         """Go on from what was kept; what makes no sense in it is left out."""
         if not isinstance(data, Mapping):
             return
-        for name, series in self._series().items():
+        for name, figure in self._figures().items():
             kept = data.get(name)
             if isinstance(kept, list):
-                series.extend(float(value) for value in kept if _is_number(value))
+                figure.add(*(float(value) for value in kept if _is_number(value)))
 
-    def _series(self) -> dict[str, deque[float]]:
+    def _figures(self) -> dict[str, _Figure]:
         return {
             "wait": self._wait,
             "first": self._first,
@@ -137,6 +136,34 @@ class Estimates:
         }
 
 
+class _Figure:
+    """The last observations of one figure, and their spread, worked out once after each."""
+
+    def __init__(self, prior: float, *, slow_is_low: bool = False) -> None:
+        self._prior = prior
+        self._slow = 0.1 if slow_is_low else 0.9
+        self._observed: deque[float] = deque(maxlen=KEPT)
+        self._spread: Spread | None = None
+
+    def __len__(self) -> int:
+        return len(self._observed)
+
+    @property
+    def values(self) -> list[float]:
+        return list(self._observed)
+
+    @property
+    def spread(self) -> Spread:
+        if self._spread is None:
+            known = [*self._observed, *[self._prior] * max(0, PRIOR_WEIGHT - len(self._observed))]
+            self._spread = Spread(quantile(known, 0.5), quantile(known, self._slow))
+        return self._spread
+
+    def add(self, *observed: float) -> None:
+        self._observed.extend(observed)
+        self._spread = None
+
+
 def quantile(values: Sequence[float], share: float) -> float:
     """The value below which `share` of the values lie, between two of them by proportion."""
     ordered = sorted(values)
@@ -144,11 +171,6 @@ def quantile(values: Sequence[float], share: float) -> float:
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-
-def _spread(values: Sequence[float], prior: float, *, slow_is_low: bool = False) -> Spread:
-    known = [*values, *[prior] * max(0, PRIOR_WEIGHT - len(values))]
-    return Spread(quantile(known, 0.5), quantile(known, 0.1 if slow_is_low else 0.9))
 
 
 def _is_number(value: Any) -> bool:

@@ -27,7 +27,7 @@ class AnthropicRoutes:
 
     async def messages(self, http: Request) -> Response:
         request, options = anthropic.parse(await self.door.bodies.json(http.scope, http.receive))
-        request = admitted(http.scope, request)
+        request = admitted(http.scope, request, streamed=options.stream)
         events = self.backend.chat(request)
         if options.stream:
             encoder = anthropic.MessageEvents(request, request.model)

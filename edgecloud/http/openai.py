@@ -22,9 +22,9 @@ from edgecloud.wire import openai_chat, openai_completions
 Chat = Callable[[ChatRequest], Events]
 
 
-def admitted(scope: Scope, request: ChatRequest, number: int = 0) -> ChatRequest:
+def admitted(scope: Scope, request: ChatRequest, number: int = 0, *, streamed: bool = False) -> ChatRequest:
     """The request with what its headers say: `tenant` from the key, what `asked_of` reads, and the receipt's
-    id equal to the answer's `x-request-id` where we chose that.
+    id equal to the answer's `x-request-id` where we chose that. `streamed` is whether its answer is.
     """
     call = call_of(scope)
     return dataclasses.replace(
@@ -32,6 +32,7 @@ def admitted(scope: Scope, request: ChatRequest, number: int = 0) -> ChatRequest
         tenant=call.tenant,
         **asked_of(scope),
         id=call.request_id if call.own_id and number == 0 else new_id("req"),
+        streamed=streamed,
         door="http",
     )
 
@@ -50,7 +51,7 @@ class OpenAIRoutes:
 
     async def chat_completions(self, http: Request) -> Response:
         request, options = openai_chat.parse(await self.door.bodies.json(http.scope, http.receive))
-        request = admitted(http.scope, request)
+        request = admitted(http.scope, request, streamed=options.stream)
         events, model, created = self.chat(request), request.model, int(time.time())
         if options.stream:
             chunks = openai_chat.ChatChunks(request, options, model, created)
@@ -60,7 +61,10 @@ class OpenAIRoutes:
 
     async def completions(self, http: Request) -> Response:
         parsed, options = openai_completions.parse(await self.door.bodies.json(http.scope, http.receive))
-        requests = [admitted(http.scope, request, number) for number, request in enumerate(parsed)]
+        requests = [
+            admitted(http.scope, request, number, streamed=options.stream)
+            for number, request in enumerate(parsed)
+        ]
         streams, model, created = [self.chat(r) for r in requests], requests[0].model, int(time.time())
         if options.stream:
             chunks = openai_completions.CompletionChunks(requests, options, model, created)

@@ -31,7 +31,8 @@ class ResponsesRoutes:
 
     async def responses(self, http: Request) -> Response:
         call = openai_responses.parse(await self.door.bodies.json(http.scope, http.receive))
-        call = dataclasses.replace(call, request=admitted(http.scope, call.request))
+        request = admitted(http.scope, call.request, streamed=call.options.stream)
+        call = dataclasses.replace(call, request=request)
         events = self.backend.chat(call.request)
         encoder = ResponseEvents(call, call.request.model, int(time.time()))
         if call.options.stream:
