@@ -149,7 +149,6 @@ class ChatRequest:
     offline: bool = False
     journal: bool = True
     streamed: bool = True
-    streamed: bool = True
     files: tuple[str, ...] = ()
     chat_id: str | None = None
     parent_id: str | None = None
