@@ -68,7 +68,7 @@ class _RedactedHandler(logging.Handler):
     """Writes to the log file that fd 2 has become; imports what it needs when there is something to say."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        from edgecloud.telemetry import LineFormatter, Redactor
+        from edgecloud.log_lines import LineFormatter, Redactor
 
         line = LineFormatter(Redactor(_secrets())).format(record)
         # A full disk must not end what only wanted to speak of it.
@@ -77,7 +77,7 @@ class _RedactedHandler(logging.Handler):
 
 
 def _redacted(text: str) -> str:
-    from edgecloud.telemetry import Redactor
+    from edgecloud.log_lines import Redactor
 
     return Redactor(_secrets())(text)
 

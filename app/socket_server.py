@@ -22,8 +22,8 @@ from typing import Any
 from edgecloud.errors import BadRequest, Unavailable, sentence
 from edgecloud.http.drain import Drain, Watch, stopping
 from edgecloud.http.problem import ClientGone
+from edgecloud.metrics import Metrics, metrics
 from edgecloud.settings import Settings
-from edgecloud.telemetry import Metrics, metrics
 from edgecloud.types import Event
 from edgecloud.wire import native
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from edgecloud.errors import BadRequest, ContextLengthExceeded
+from edgecloud.log_lines import current_request_id
 from edgecloud.prompt import tokenize_prompt
-from edgecloud.telemetry import current_request_id
 from edgecloud.types import ChatRequest
 from edgecloud.vocabulary import check_ids
 

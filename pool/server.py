@@ -20,8 +20,8 @@ from edgecloud.http.responses import json_response
 from edgecloud.http.routes import add_api, add_route
 from edgecloud.http.stack import guarded_app
 from edgecloud.http.tokens import TokenRoutes
+from edgecloud.metrics import Metrics
 from edgecloud.settings import ServerSettings
-from edgecloud.telemetry import Metrics
 from edgecloud.units import MB
 from edgecloud.wire import openai_chat, openai_completions
 

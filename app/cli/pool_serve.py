@@ -64,7 +64,7 @@ def run(settings: Settings, *, log_json: bool = False, build: Build | None = Non
     import uvloop
 
     from edgecloud.http.server import listen
-    from edgecloud.telemetry import configure_logging
+    from edgecloud.log_lines import configure_logging
 
     require_key_beyond_loopback(settings)
     sockets = listen(settings.server.host, settings.pool_server.port)

@@ -108,7 +108,7 @@ def run(
     import uvloop
 
     from edgecloud.http.server import listen
-    from edgecloud.telemetry import configure_logging
+    from edgecloud.log_lines import configure_logging
 
     require_key_beyond_loopback(settings)
     sockets = listen(settings.server.host, settings.server.port)

@@ -17,8 +17,8 @@ from edgecloud.http.openapi import document
 from edgecloud.http.operations import OperatorRoutes
 from edgecloud.http.stack import guarded_app
 from edgecloud.http.tokens import TokenRoutes
+from edgecloud.metrics import Metrics, metrics
 from edgecloud.settings import Settings
-from edgecloud.telemetry import Metrics, metrics
 from edgecloud.units import MB
 
 from ..gateway import Gateway

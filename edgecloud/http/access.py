@@ -11,7 +11,8 @@ from urllib.parse import quote
 from edgecloud.http.asgi import ASGIApp, Message, Receive, Scope, Send
 from edgecloud.http.call import Call, begin_call
 from edgecloud.http.problem import speaks_anthropic
-from edgecloud.telemetry import Metrics, span
+from edgecloud.metrics import Metrics
+from edgecloud.spans import span
 
 log = logging.getLogger("edgecloud.access")
 

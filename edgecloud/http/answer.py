@@ -22,7 +22,7 @@ from edgecloud.http.merge import Events, merged
 from edgecloud.http.origin import end_headers, start_headers
 from edgecloud.http.problem import ClientGone
 from edgecloud.http.sse import OPENAI, Dialect, EventStream
-from edgecloud.telemetry import Metrics
+from edgecloud.metrics import Metrics
 from edgecloud.types import Done, Event, Finish, Receipt, Start
 from edgecloud.wire.errors import openai_error
 

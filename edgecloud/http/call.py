@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 
 from edgecloud.http.asgi import Scope, header
-from edgecloud.telemetry import current_request_id
+from edgecloud.log_lines import current_request_id
 from edgecloud.types import new_id
 
 MAX_ID = 128

@@ -17,10 +17,10 @@ from edgecloud.app.lessons import Lessons
 from edgecloud.app.proxy.app import create_app
 from edgecloud.errors import BadRequest, ModelLoadError, NotFound
 from edgecloud.http.drain import Drain
+from edgecloud.metrics import Metrics
 from edgecloud.router.outcomes import Outcomes
 from edgecloud.router.priors import PriorQuality
 from edgecloud.settings import PoolEntry, Settings
-from edgecloud.telemetry import Metrics
 from edgecloud.types import ChatRequest, EmbedResult, Finish, Message
 from tests.router.learning_rows import EASY, ELSEWHERE, FINGERPRINT, HARD, make_quality
 from tests.support.fake_engine import FakeEngine

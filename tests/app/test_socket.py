@@ -14,8 +14,8 @@ from edgecloud.app import client as client_module
 from edgecloud.app.client import GatewayClient, OtherSettings, connect, socket_path
 from edgecloud.app.socket_server import SocketServer
 from edgecloud.errors import ContextLengthExceeded, EdgeCloudError, ModelNotFound, Unavailable
+from edgecloud.metrics import Metrics
 from edgecloud.settings import RouterSettings, Settings
-from edgecloud.telemetry import Metrics
 from edgecloud.types import ChatRequest, EmbedRequest, Finish, Health, Message, Start, TextDelta
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_gateway import fake_gateway

@@ -7,8 +7,8 @@ from starlette.routing import Route
 
 from edgecloud.app.proxy.app import create_app
 from edgecloud.http.keys import LIVENESS, tenant_of
+from edgecloud.metrics import Metrics
 from edgecloud.settings import ServerSettings, Settings
-from edgecloud.telemetry import Metrics
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_gateway import fake_gateway
 from tests.support.requests import chat, client

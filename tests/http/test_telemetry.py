@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from edgecloud.errors import EngineFailure
-from edgecloud.telemetry import LineFormatter, Redactor, configure_logging
+from edgecloud.log_lines import LineFormatter, Redactor, configure_logging
 from tests.support.fake_engine import FakeEngine
 from tests.support.live import eventually
 from tests.support.requests import chat, client, post_bytes

@@ -18,8 +18,8 @@ from edgecloud.app.proxy.app import create_app
 from edgecloud.cache.answers import AnswerCache
 from edgecloud.engine import Embedder
 from edgecloud.http.drain import Drain
+from edgecloud.metrics import Metrics
 from edgecloud.settings import ServerSettings, Settings
-from edgecloud.telemetry import Metrics
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_gateway import FakeCatalog, FakeEmbedder
 from tests.support.live import live_app

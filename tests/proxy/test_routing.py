@@ -15,9 +15,9 @@ from edgecloud.app.books import Books
 from edgecloud.app.proxy.app import create_app
 from edgecloud.errors import Overloaded, UpstreamError
 from edgecloud.http.drain import Drain
+from edgecloud.metrics import Metrics
 from edgecloud.router.ledger import Ledger
 from edgecloud.settings import PoolEntry, ServerSettings, Settings
-from edgecloud.telemetry import Metrics
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_gateway import fake_gateway
 from tests.support.live import live_app

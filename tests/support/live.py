@@ -17,8 +17,8 @@ from edgecloud.engine import Engine
 from edgecloud.http.asgi import ASGIApp
 from edgecloud.http.drain import Drain
 from edgecloud.http.server import Server, listen, url_of
+from edgecloud.metrics import Metrics
 from edgecloud.settings import ServerSettings, Settings
-from edgecloud.telemetry import Metrics
 
 from .fake_gateway import fake_gateway
 
