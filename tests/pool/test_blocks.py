@@ -238,6 +238,16 @@ def test_room_knows_of_the_copy_that_must_come_first() -> None:
     pool.check([second, blocker])
 
 
+def test_to_release_a_table_frees_what_nobody_else_holds() -> None:
+    pool = make_pool()
+    parent = compute(pool, text(6))
+    assert pool.num_exclusive(parent) == 2
+    child = pool.fork(parent)
+    assert pool.num_exclusive(child) == 0
+    pool.grow(child, 6, 7)
+    assert pool.num_exclusive(child) == pool.num_exclusive(parent) == 1
+
+
 def test_the_parent_goes_on_after_its_fork_is_gone() -> None:
     pool = make_pool()
     parent = compute(pool, text(6))

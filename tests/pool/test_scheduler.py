@@ -431,6 +431,16 @@ def test_choices_rank_where_their_request_came_and_before_who_came_later() -> No
     assert all(s.admitted for s in running(runner))
 
 
+def test_a_fork_is_expected_to_be_as_long_and_to_free_only_what_it_takes_itself() -> None:
+    runner = make_runner()
+    runner.scheduler.submit(make_job(8, 6, n=2), 0.0)
+    runner.step()
+    root, child = running(runner)
+    assert child.predicted == root.predicted > 0
+    (growth,) = runner.scheduler.planner.forecast.growths(child)
+    assert (growth.num_held, growth.num_freed) == (2, 0)
+
+
 def test_a_request_ends_with_the_last_of_its_choices() -> None:
     runner = make_runner()
     runner.scheduler.submit(make_job(4, 5, n=2), 0.0)
@@ -729,6 +739,14 @@ def test_a_full_queue_says_when_to_come_back() -> None:
     with pytest.raises(Overloaded) as caught:
         runner.scheduler.submit(make_job(4), 0.0)
     assert caught.value.retry_after == 9
+
+
+def test_nobody_is_told_to_come_back_at_once() -> None:
+    runner = make_runner(max_waiting=1)
+    runner.scheduler.submit(make_job(4), 0.0)
+    with pytest.raises(Overloaded) as caught:
+        runner.scheduler.submit(make_job(4), 0.0)
+    assert caught.value.retry_after == 1
 
 
 @pytest.mark.parametrize(
