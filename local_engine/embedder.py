@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Sequence
 from importlib import resources
@@ -49,6 +50,8 @@ class MiniLM:
     _CLS, _SEP = 101, 102
 
     def __init__(self, path: Path) -> None:
+        # Since 1.32 onnxruntime's builds report to their maker, unless they are told not to before they load.
+        os.environ["ORT_DISABLE_TELEMETRY"] = "1"
         import onnxruntime
         from tokenizers import Tokenizer
 
