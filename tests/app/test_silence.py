@@ -1,4 +1,4 @@
-"""Nothing leaves this machine on its own, seen from outside: native libraries pass by every hook in Python."""
+"""Nothing leaves this machine on its own, seen from outside: native libraries pass by all hooks of Python."""
 
 from __future__ import annotations
 
