@@ -104,6 +104,8 @@ class Run:
         self._num_reasoning = 0
         self.timings = Timings()
         self.first_delta_s: float | None = None
+        self._stretch: list[tuple[float, int]] = []
+        """The first and the last moment at which this engine had answered so many tokens."""
         self.finished = False
         self.closed = False
         """Whether its end is written: the caller may leave after that."""
@@ -136,16 +138,19 @@ class Run:
                 self.start = event
                 self._usage = Usage(prompt_tokens=event.prompt_tokens)
                 self._num_completion = self._num_reasoning = 0
+                self._stretch.clear()
             case Done():
                 self._usage, self.timings, self.finished = event.usage, event.timings, True
             case Notice() | ChoiceDone():
                 pass
             case _:
+                passed_s = time.monotonic() - self.began
                 if self.first_delta_s is None:
-                    self.first_delta_s = time.monotonic() - self.began
+                    self.first_delta_s = passed_s
                 number = num_tokens(event)
                 self._num_completion += number
                 self._num_reasoning += number * isinstance(event, ReasoningDelta)
+                self._stretch[1:] = [(passed_s, self._num_completion)]
 
     def ended(self, outcome: str) -> None:
         """Name what ended the request, where the engine that was at it only saw that it was cut off."""
@@ -156,7 +161,6 @@ class Run:
         """The receipt as it stands; its engine is "" if nobody was asked."""
         last = self.tried[-1].engine if self.tried else ""
         start = self.start
-        decode_s = self.timings.decode_s
         return Receipt(
             id=self.request.id,
             engine=start.engine if start else last,
@@ -172,10 +176,20 @@ class Run:
             queue_s=self.timings.queue_s,
             ttft_s=self.first_delta_s or 0.0,
             total_s=time.monotonic() - self.began,
-            tokens_per_s=self.usage.completion_tokens / decode_s if decode_s > 0 else 0.0,
+            tokens_per_s=self._tokens_per_s(),
             cost=self.nano / _NANO,
             currency=self.currency,
         )
+
+    def _tokens_per_s(self) -> float:
+        """As the engine measured it; of an answer that was cut off, as its pieces came."""
+        if self.finished:
+            decode_s = self.timings.decode_s
+            return self._usage.completion_tokens / decode_s if decode_s > 0 else 0.0
+        if len(self._stretch) < 2:
+            return 0.0
+        (since, num_before), (until, number) = self._stretch
+        return (number - num_before) / (until - since) if until > since else 0.0
 
     def closing(self, receipt: Receipt, outcome: str, chat_id: str | None) -> Closing:
         """What the books need of a request that is over."""

@@ -15,9 +15,11 @@ from edgecloud.errors import ConfigError
 
 
 def read_text(path: Path) -> str:
-    """The file's text, empty where there is no file. Raises `ConfigError`."""
+    """The file's text, empty where there is no file; the mark that some editors put at the start, and how
+    they end lines, are not part of it. Raises `ConfigError`.
+    """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         return ""
     except UnicodeDecodeError as error:
@@ -27,15 +29,15 @@ def read_text(path: Path) -> str:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Put a new text in place of the file, 0600, so that no reader and no crash sees half of it.
-
-    Raises `ConfigError`.
+    """Put a new text in place of the file, 0600, so that no reader and no crash sees half of it. Lines end
+    as they did. Raises `ConfigError`.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
+        newline = "\r\n" if path.exists() and b"\r\n" in path.read_bytes() else "\n"
+        with open(descriptor, "w", encoding="utf-8", newline=newline) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

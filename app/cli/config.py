@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,17 +38,32 @@ def show(state: State, keys: tuple[str, ...], as_json: bool) -> None:
     from edgecloud.config.loading import origins
     from edgecloud.errors import NotFound
 
-    rows = [
-        row
-        for row in origins({"offline": True if state.offline else None})
-        if not keys or any(row.key == key or row.key.startswith(key + ".") for key in keys)
-    ]
-    if not rows:
+    def is_meant(name: str) -> bool:
+        return not keys or any(name == key or name.startswith(f"{key}.") for key in keys)
+
+    rows = origins({"offline": True if state.offline else None})
+    found = [(row, lines) for row in rows if (lines := [line for line in _lines(row) if is_meant(line[0])])]
+    if not found:
         raise NotFound(f"There is no setting {keys[0][:80]!r}; `edgecloud config show` lists them all.")
     if as_json:
-        print_json({row.key: {"value": row.value, "source": row.source, "where": row.where} for row in rows})
+        print_json(
+            {row.key: {"value": row.value, "source": row.source, "where": row.where} for row, _ in found}
+        )
     else:
-        print_table([(row.key, _toml(row.value), row.where or row.source) for row in rows])
+        print_table([line for _, lines in found for line in lines])
+
+
+def _lines(row: Origin) -> list[tuple[str, str, str]]:
+    """A setting as lines of key, value and place: one, or one a field for a list of things with names."""
+    entries = row.value if isinstance(row.value, list) else []
+    if not entries or not all(isinstance(entry, dict) and "name" in entry for entry in entries):
+        return [(row.key, _toml(row.value), row.where or row.source)]
+    return [
+        (f"{row.key}.{entry['name']}.{field}", _toml(value), row.where_in(number, field))
+        for number, entry in enumerate(entries)
+        for field, value in entry.items()
+        if field != "name"
+    ]
 
 
 @config.command("set", context_settings={"ignore_unknown_options": True})  # -1 is a value
@@ -98,9 +114,15 @@ def _template(rows: Sequence[Origin]) -> str:
 
 
 def _toml(value: Any) -> str:
-    """The value as the settings file would have it."""
+    """The value as the settings file would have it, which has no word for nothing."""
+    if value is None:
+        return "not set"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     return json.dumps(value, ensure_ascii=False)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[\w-]+", key, re.ASCII) else json.dumps(key)

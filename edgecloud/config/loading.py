@@ -33,6 +33,15 @@ class Origin:
     source: Literal["default", "file", "environment", "flag"]
     where: str
     description: str
+    given: Assignment | None = None
+
+    def where_in(self, index: int, field: str) -> str:
+        """Where a field of an entry of a list came from; "default" where it was not given."""
+        given = self.given
+        entry = given.value[index] if given is not None else {}
+        if given is None or field not in entry:
+            return "default"
+        return given.where_is((*given.key, str(index), field))
 
 
 def load(overrides: Mapping[str, Any] | None = None) -> Settings:
@@ -63,6 +72,7 @@ def origins(overrides: Mapping[str, Any] | None = None) -> tuple[Origin, ...]:
                 source.source if source else "default",
                 source.where if source else "",
                 field.description or "",
+                source,
             )
         )
     return tuple(rows)

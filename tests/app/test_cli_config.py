@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import tomllib
 from pathlib import Path
@@ -37,6 +38,39 @@ def test_show_of_a_section_and_of_nothing(tmp_path: Path) -> None:
     unknown = edgecloud(tmp_path, "config", "show", "histroy")
     assert unknown.returncode == 2
     assert b"There is no setting 'histroy'" in unknown.stderr
+
+
+def test_show_tells_of_servers_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(
+        "[[pool]]\nname = 'big'\nurl = 'https://x.test/v1'\nmodel = 'm'\napi_key = 'sk-canary'\n"
+        "[[pool]]\nname = 'two'\nurl = 'https://y.test/v1'\nmodel = 'n'\n"
+        "replicas = [{url = 'https://z.test/v1'}]\n"
+    )
+    out = edgecloud(tmp_path, "config", "show", "pool").stdout.decode()
+    rows = {line.split()[0]: re.split(r"\s{2,}", line)[1:] for line in out.splitlines()}
+
+    assert rows["pool.big.url"] == ['"https://x.test/v1"', f"{path}, line 3"]
+    assert rows["pool.big.api_key"] == ['"********"', f"{path}, line 5"]
+    assert rows["pool.two.model"] == ['"n"', f"{path}, line 9"]
+    assert rows["pool.two.replicas"][0] == '[{url = "https://z.test/v1", weight = 1.0}]'
+    assert rows["pool.two.price_cached"] == ["not set", "default"]
+    assert "null" not in out
+
+    one = edgecloud(tmp_path, "config", "show", "pool.two.url").stdout.decode().split()
+    assert one[:2] == ["pool.two.url", '"https://y.test/v1"']
+
+
+def test_a_file_from_another_editor_is_read_and_stays_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(b"\xef\xbb\xbf# mine\r\nmodel = 'tiny'\r\n")
+
+    shown = json.loads(edgecloud(tmp_path, "config", "show", "model", "--json").stdout)
+    assert shown["model"] == {"value": "tiny", "source": "file", "where": f"{path}, line 2"}
+    assert edgecloud(tmp_path, "config", "set", "server.port", "9").returncode == 0
+    written = path.read_bytes()
+    assert written.startswith(b"# mine\r\nmodel = 'tiny'\r\n")
+    assert written.count(b"\n") == written.count(b"\r\n")
 
 
 def test_set_writes_and_says_nothing(tmp_path: Path) -> None:
