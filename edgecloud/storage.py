@@ -110,15 +110,6 @@ def wait_at_most(connection: sqlite3.Connection, seconds: float) -> None:
     connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
 
 
-def identity(path: Path) -> tuple[int, int] | None:
-    """Which file a path names now: what is written to a deleted or replaced one is gone."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
 def truncate_wal(connection: sqlite3.Connection, *, patience_s: float = 2.0) -> bool:
     """Move the WAL into the database and empty it; False if another process still reads the old pages."""
     (timeout_ms,) = connection.execute("PRAGMA busy_timeout").fetchone()

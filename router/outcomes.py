@@ -10,17 +10,16 @@ import dataclasses
 import io
 import json
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from edgecloud.database import Database
 from edgecloud.errors import BadRequest, NotFound
-from edgecloud.storage import Migration, open_database, storage_errors, transaction
+from edgecloud.storage import BUSY_S, Migration
 
 from .learned import UNTRAINED, Corrections
 from .learning.evidence import NOTHING, Evidence
@@ -81,18 +80,12 @@ def create_outcomes(connection: sqlite3.Connection) -> None:
 MIGRATIONS: Sequence[Migration] = (create_outcomes,)
 
 
-class Outcomes:
+class Outcomes(Database):
     """Methods may be called from any thread; all raise `StorageError` when the file can't be used."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time, busy_s: float = 10.0) -> None:
-        self._name = path.name
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time, busy_s: float = BUSY_S) -> None:
+        super().__init__(path, MIGRATIONS, busy_s=busy_s)
         self._clock = clock
-        self._lock = threading.RLock()
-        self._connection = open_database(path, MIGRATIONS, busy_s=busy_s)
-
-    def close(self) -> None:
-        with self._reading() as connection:
-            connection.close()
 
     # ----------------------------------------------------------------------------------------------- verdicts
 
@@ -267,13 +260,3 @@ class Outcomes:
     def _installed(self, connection: sqlite3.Connection) -> int:
         row = connection.execute("SELECT number FROM router_versions WHERE installed").fetchone()
         return int(row[0]) if row else 0
-
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, storage_errors(self._name):
-            yield self._connection
-
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._reading(), transaction(self._connection):
-            yield self._connection

@@ -6,23 +6,13 @@ marks it interrupted.
 
 from __future__ import annotations
 
-import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgecloud.storage import (
-    BUSY_S,
-    identity,
-    open_database,
-    storage_errors,
-    this_process,
-    transaction,
-    wait_at_most,
-)
+from edgecloud.database import Database
+from edgecloud.storage import BUSY_S, this_process
 from edgecloud.types import ChatRequest, Message, Receipt, ToolCall
 
 from ..chats import Asked, Chat, ChatSummary, Hit, Seam, Status, StoredMessage
@@ -34,31 +24,13 @@ from .writing import Turn
 _DAY_S = 86400.0
 
 
-class History:
+class History(Database):
     """Methods may be called from any thread; all raise `StorageError`."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time, busy_s: float = BUSY_S) -> None:
-        self._name = path.name
-        self._path = path
+        super().__init__(path, MIGRATIONS, busy_s=busy_s)
         self._clock = clock
-        self._lock = threading.RLock()
         self._owner = this_process()
-        self._busy_s = busy_s
-        self._connection = open_database(path, MIGRATIONS, busy_s=busy_s)
-        self._file = identity(path)
-
-    def is_in_place(self) -> bool:
-        """Whether the path still names the file that is open here."""
-        return identity(self._path) == self._file
-
-    def wait_at_most(self, seconds: float | None) -> None:
-        """How long to wait for another process's transaction from now on; None: as when it was opened."""
-        with self._reading() as connection:
-            wait_at_most(connection, self._busy_s if seconds is None else seconds)
-
-    def close(self) -> None:
-        with self._reading() as connection:
-            connection.close()
 
     # ------------------------------------------------------------------------------- writing an answer
 
@@ -237,13 +209,3 @@ class History:
             return ()
         with self._reading() as connection:
             return tuple(removing.expired(connection, self._clock() - retention_days * _DAY_S))
-
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, storage_errors(self._name):
-            yield self._connection
-
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._reading() as connection, transaction(connection):
-            yield connection

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgecloud.database import Database
 from edgecloud.errors import NotFound
-from edgecloud.storage import (
-    BUSY_S,
-    identity,
-    open_database,
-    storage_errors,
-    this_process,
-    transaction,
-    wait_at_most,
-)
+from edgecloud.storage import BUSY_S, this_process
 
 from . import accounts, reading, reserving
 from .entries import AttemptEntry, EngineSums, RequestEntry
@@ -31,7 +21,7 @@ if TYPE_CHECKING:
     from ..money import Price
 
 
-class Ledger:
+class Ledger(Database):
     """Methods may be called from any thread; all raise `StorageError` when the file can't be used.
 
     `currency` is what sums are in; it only goes into sentences.
@@ -45,28 +35,10 @@ class Ledger:
         clock: Callable[[], float] = time.time,
         busy_s: float = BUSY_S,
     ) -> None:
-        self._name = path.name
-        self._path = path
+        super().__init__(path, MIGRATIONS, busy_s=busy_s)
         self._currency = currency
         self._clock = clock
-        self._lock = threading.RLock()
         self._owner = this_process()
-        self._busy_s = busy_s
-        self._connection = open_database(path, MIGRATIONS, busy_s=busy_s)
-        self._file = identity(path)
-
-    def is_in_place(self) -> bool:
-        """Whether the path still names the file that is open here."""
-        return identity(self._path) == self._file
-
-    def wait_at_most(self, seconds: float | None) -> None:
-        """How long to wait for another process's transaction from now on; None: as when it was opened."""
-        with self._reading() as connection:
-            wait_at_most(connection, self._busy_s if seconds is None else seconds)
-
-    def close(self) -> None:
-        with self._reading() as connection:
-            connection.close()
 
     # ------------------------------------------------------------------------------------------------- money
 
@@ -211,13 +183,3 @@ class Ledger:
             if name
             else "No request has been answered yet."
         )
-
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, storage_errors(self._name):
-            yield self._connection
-
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._reading(), transaction(self._connection):
-            yield self._connection

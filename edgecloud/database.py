@@ -1,0 +1,59 @@
+"""One SQLite file that any thread may use: one connection behind a lock, every failure a `StorageError`."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from edgecloud.storage import BUSY_S, Migration, open_database, storage_errors, transaction, wait_at_most
+
+
+class Database:
+    """What the stores of `edgecloud.db` are made of: inside `_reading` and `_writing`, the latter one
+    transaction, the connection is this thread's alone. Public methods raise `StorageError` when the file
+    can't be used.
+    """
+
+    def __init__(self, path: Path, migrations: Sequence[Migration], *, busy_s: float = BUSY_S) -> None:
+        self._name = path.name
+        self._path = path
+        self._busy_s = busy_s
+        self._lock = threading.RLock()
+        self._connection = open_database(path, migrations, busy_s=busy_s)
+        self._file = _identity(path)
+
+    def is_in_place(self) -> bool:
+        """Whether the path still names the file that is open here: what is written to a deleted or replaced
+        one is gone.
+        """
+        return _identity(self._path) == self._file
+
+    def wait_at_most(self, seconds: float | None) -> None:
+        """How long to wait for another process's transaction from now on; None: as when it was opened."""
+        with self._reading() as connection:
+            wait_at_most(connection, self._busy_s if seconds is None else seconds)
+
+    def close(self) -> None:
+        with self._reading() as connection:
+            connection.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, storage_errors(self._name):
+            yield self._connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._reading() as connection, transaction(connection):
+            yield connection
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
