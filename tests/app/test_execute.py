@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -19,6 +20,7 @@ from edgecloud.errors import (
     BadRequest,
     BudgetExceeded,
     ContextLengthExceeded,
+    DeadlineExceeded,
     EdgeCloudError,
     Overloaded,
     Unavailable,
@@ -184,10 +186,10 @@ async def test_when_everybody_is_busy_the_first_to_come_back_is_waited_for() -> 
 
 
 async def test_nobody_is_waited_for_beyond_the_deadline() -> None:
-    busy = broken(Overloaded("Too much to do.", retry_after=60))
+    busy = broken(Overloaded("Too much to do.", retry_after=10))
     with pytest.raises(Overloaded) as caught:
-        await Executed(ask(deadline_s=5.0), make_upstream(busy)).go()
-    assert caught.value.retry_after == 60
+        await Executed(ask(deadline_s=5.0), make_upstream(busy), wait_s=30.0).go()
+    assert caught.value.retry_after == 10
     assert len(busy.requests) == 1
 
 
@@ -277,6 +279,45 @@ async def test_what_cannot_be_continued_ends_where_it_broke_off(fields: dict[str
         await Executed(
             ask(**fields), make_upstream(engine), make_upstream(other), continue_elsewhere=True
         ).go()
+    assert other.requests == []
+
+
+async def test_when_nobody_can_go_on_it_is_told_what_broke_off_and_why_nobody_could() -> None:
+    first = FakeEngine(name="big", fail_at=2, error=UpstreamError("The upstream fell over."))
+    executed = Executed(
+        ask(),
+        make_upstream(first),
+        make_upstream(broken(UpstreamError("It is down."))),
+        continue_elsewhere=True,
+    )
+    with pytest.raises(UpstreamError, match=r"The upstream fell over\. It is down\."):
+        await executed.go()
+    assert executed.text == "Hello,"
+
+
+async def test_who_cannot_continue_a_message_is_not_asked_to() -> None:
+    first, cannot, can = FakeEngine(name="big", fail_at=2, error=DOWN), good("cannot"), good("can")
+    unable = make_upstream(cannot)
+    unable.capabilities = replace(unable.capabilities, continue_final=False)
+    done = await Executed(
+        ask(), make_upstream(first), unable, make_upstream(can), continue_elsewhere=True
+    ).go()
+    assert done.outcomes == [("big", "upstream_failed"), ("can", "ok")]
+    assert cannot.requests == []
+
+
+async def test_who_was_passed_over_is_told_once() -> None:
+    first, second = broken(name="first"), FakeEngine(name="second", fail_at=2, error=DOWN)
+    upstreams = [make_upstream(each) for each in (first, second, good("third"))]
+    done = await Executed(ask(), *upstreams, continue_elsewhere=True).go()
+    assert done.notices() == ["rerouted", "continued"]
+
+
+async def test_when_time_is_up_nobody_goes_on() -> None:
+    late = FakeEngine(name="big", fail_at=2, error=DeadlineExceeded("Time is up."))
+    other = good()
+    with pytest.raises(DeadlineExceeded):
+        await Executed(ask(), make_upstream(late), make_upstream(other), continue_elsewhere=True).go()
     assert other.requests == []
 
 
@@ -580,6 +621,18 @@ async def test_a_caller_that_leaves_gives_the_probe_of_a_resting_engine_back() -
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     assert upstream.is_ready()
+
+
+async def test_a_budget_that_pays_nobody_gives_the_probe_of_a_resting_engine_back(books: Books) -> None:
+    engine = broken(Overloaded("Busy.", retry_after=0.01))
+    upstream = make_upstream(engine, price=DEAR)
+    with pytest.raises(Overloaded):
+        await Executed(ask(), upstream, attempts=1).go()
+    await asyncio.sleep(0.02)
+    with pytest.raises(BudgetExceeded):
+        await Executed(ask(), upstream, books=books, budget=BudgetSettings(per_day=0.1)).go()
+    assert upstream.is_ready()
+    await books.aclose()
 
 
 # cases: R21 R22

@@ -119,7 +119,7 @@ def test_every_event_and_nothing_else_of_ours_is_in_the_list() -> None:
         "TopLogprob",
         "TokenLogprob",
     }
-    parts |= {"Usage", "Timings", "Attempt", "CacheInfo", "Receipt", "KvUse"}
+    parts |= {"Usage", "Timings", "Attempt", "CacheInfo", "Receipt", "KvUse", "Loading"}
     ours = {name for name, cls in vars(types).items() if hasattr(cls, "__dataclass_fields__")}
     assert {cls.__name__ for cls in TRAVELLING} == ours - parts
 
