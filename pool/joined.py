@@ -18,14 +18,14 @@ def joined(events: Iterable[EngineEvent]) -> Iterator[EngineEvent]:
     held: list[Piece] = []
     try:
         for event in events:
-            is_piece = isinstance(event, TextDelta | ReasoningDelta)
-            if held and not (is_piece and type(event) is type(held[0]) and event.index == held[0].index):
+            piece = event if isinstance(event, TextDelta | ReasoningDelta) else None
+            if held and (piece is None or type(piece) is not type(held[0]) or piece.index != held[0].index):
                 yield _one(held)
                 held = []
-            if is_piece:
-                held.append(event)
-            else:
+            if piece is None:
                 yield event
+            else:
+                held.append(piece)
     except EdgeCloudError:
         if held:
             yield _one(held)
