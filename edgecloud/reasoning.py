@@ -32,6 +32,7 @@ class ReasoningParser:
         return len(self._held) + (self._thought.num_held if self._thought else 0) + self._answer.num_held
 
     def feed(self, text: str) -> list[Piece]:
+        """What is certain of the text so far: thought, answer, calls of tools."""
         if self._answering:
             return self._feed_answer(text)
         if self._thought is not None:

@@ -67,6 +67,7 @@ class CellLedger:
         self.used += count
 
     def close(self, seq_id: int) -> None:
+        """Forget a sequence; of what it shared, the child that shared most becomes the owner."""
         length = self._length.pop(seq_id)
         shared = self._shared.pop(seq_id)
         parent = self._parent.pop(seq_id, None)

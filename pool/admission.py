@@ -100,6 +100,8 @@ class Case:
 
 
 class Admission:
+    """Who may enter, by how many of the `num_blocks` would be left; it counts nothing itself."""
+
     def __init__(self, watermarks: Watermarks, num_blocks: int) -> None:
         self.watermarks = watermarks
         self._num_blocks = num_blocks
@@ -114,6 +116,7 @@ class Admission:
         return Level.GUARDED if share >= marks.urgent else Level.URGENT
 
     def verdict(self, case: Case) -> Verdict:
+        """What becomes of the first in the queue now."""
         level = self.level(case.num_left)
         if self._is_refused(case, level):
             return Verdict.SKIP

@@ -200,6 +200,10 @@ class BlockPool:
         return sum(self._ref_counts[block] == 1 for block in table.blocks)
 
     def release(self, table: BlockTable) -> None:
+        """Empty the table: blocks that nobody else holds become free, or cached where they are registered.
+
+        Raises `PoolBroken` for one that was released before.
+        """
         self.num_releases += 1
         for block in reversed(table.blocks):
             self._ref_counts[block] -= 1

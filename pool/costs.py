@@ -22,6 +22,7 @@ class StepCosts:
     block_swap_s: float = 4e-5
 
     def step_seconds(self, plan: StepPlan) -> float:
+        """What a step takes; nothing where it has nothing to compute or to move."""
         if not plan.items and not plan.swap_outs:
             return 0.0
         context = sum(item.start + item.num_tokens for item in plan.items)

@@ -12,6 +12,8 @@ from .sequence import Sequence
 
 
 class Forecast:
+    """Of one engine: its pool, what its steps cost, and how long its answers were lately."""
+
     def __init__(self, pool: BlockPool, costs: StepCosts, estimate: LengthEstimate) -> None:
         self._pool = pool
         self._costs = costs

@@ -109,6 +109,7 @@ class StepBuilder:
         self._swap_outs.extend(swap_outs)
 
     def build(self, pool: BlockPool, ended: list[Ended]) -> StepPlan:
+        """The plan as runners read it: one flat batch, a position and a slot for each token."""
         items: list[Item] = []
         tokens: list[int] = []
         positions: list[int] = []

@@ -142,6 +142,7 @@ def text(value: Any, path: str, *, longest: int | None = None) -> str:
 
 
 def integer(value: Any, path: str, low: int, high: int) -> int:
+    """The value as a whole number of the closed range. Raises `BadRequest`."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):

@@ -27,6 +27,7 @@ def messages(body: Fields) -> tuple[Message, ...]:
 
 
 def message(item: Fields) -> Message:
+    """One turn. Raises `BadRequest` for what is none, or is of OpenAI's functions before tools."""
     spoken = role(item)
     if spoken == "function" or item.has("function_call"):
         raise BadRequest(

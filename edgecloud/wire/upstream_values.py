@@ -19,6 +19,7 @@ MOST_TOKENS = 10**9
 
 
 def read_usage(value: Any) -> Usage | None:
+    """Tokens as the upstream counts them, None where it does not say. Raises `UpstreamError`."""
     if not value:
         return None
     usage = mapping(value, "usage")
@@ -157,6 +158,7 @@ class ToolCalls:
         self._count = 0
 
     def read(self, value: Any) -> list[ToolCallDelta]:
+        """One piece of a call as a delta, none where it says nothing. Raises `UpstreamError`."""
         piece = mapping(value, "tool call")
         function = mapping(piece.get("function"), "function")
         id = string(piece.get("id"), "tool call id")

@@ -81,6 +81,7 @@ def build() -> str:
 
 
 def load_reason(complaints: list[str]) -> str:
+    """Why a file was not loaded, from what llama.cpp said meanwhile; the rest of a sentence."""
     text = "; ".join(complaints)
     if "unknown model architecture" in text:
         name = text.split("architecture:")[-1].split(";")[0].strip()
