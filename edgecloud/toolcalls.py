@@ -55,7 +55,8 @@ def new_call_id() -> str:
 
 
 def call_constraint(markup: ToolMarkup, tools: Sequence[Tool], *, parallel: bool, thinks: bool) -> Constraint:
-    """The constraint that makes an answer one call of one of the tools, or with `parallel` one or more.
+    """The constraint that makes an answer one call of one of the tools, or with `parallel` one or more; of a
+    bare family always one, as its template takes no more.
 
     A model that `thinks` may finish its thought first.
     """

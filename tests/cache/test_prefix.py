@@ -268,8 +268,8 @@ def test_a_folder_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
 def test_only_the_user_can_read_the_file(tmp_path: Path, make_store: MakeStore) -> None:
     store = make_store()
     store.save(KIND, prompt(100), state(), "chat-a")
-    for path in tmp_path.glob("prefixes.db*"):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    files = list(tmp_path.glob("prefixes.db*"))
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
 
 
 # ---------------------------------------------------------------------------------------------- two processes

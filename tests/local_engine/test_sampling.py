@@ -191,6 +191,7 @@ async def test_each_answer_of_a_job_follows_the_grammar_by_itself(
             job(chat(model, "Hello"), 20, n=3, plan=plan, grammar=grammar, stop_ids=model.eog_ids)
         )
     )
+    assert len(answers.tokens) == 3
     for tokens in answers.tokens:
         word, letters = model.detokenize(tokens).decode().split(" ")
         assert word in ("yes", "no")
