@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+import unicodedata
+from collections.abc import Sequence
 
 from edgecloud.storage import transaction
 
 from ..chats import Hit
 from .tables import get_state, set_state
+
+EXCERPT_LENGTH = 160
+LEAD_LENGTH = 60
+"""Characters of an excerpt, and how many of them stand before the match."""
+
+FOLDED_LENGTH = 200_000
+"""How far into a message a match is looked for whose accents differ, in characters."""
 
 
 def search(connection: sqlite3.Connection, query: str, limit: int) -> tuple[Hit, ...]:
@@ -22,19 +32,19 @@ def search(connection: sqlite3.Connection, query: str, limit: int) -> tuple[Hit,
         match = " ".join('"' + word.replace('"', '""') + '"*' for word in words)
         hits = _hits(
             connection,
-            """SELECT rowid AS id, snippet(contents_index, 0, '', '', '…', 16) AS excerpt, rank
-               FROM contents_index WHERE contents_index MATCH ? ORDER BY rank LIMIT ?""",
+            # FTS5's snippet() takes the square of a word's count: minutes for a letter in a long answer.
+            "SELECT rowid AS id, rank FROM contents_index WHERE contents_index MATCH ? ORDER BY rank LIMIT ?",
             (match, limit),
+            words,
         )
     if hits:
         return hits
     escaped = query.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return _hits(
         connection,
-        """SELECT id, -id AS rank,
-                  substr(text, max(1, instr(lower(text), lower(?)) - 60), 160) AS excerpt
-           FROM contents WHERE text LIKE ? ESCAPE '\\' ORDER BY rank LIMIT ?""",
-        (query, f"%{escaped}%", limit),
+        "SELECT id, -id AS rank FROM contents WHERE text LIKE ? ESCAPE '\\' ORDER BY rank LIMIT ?",
+        (f"%{escaped}%", limit),
+        (query,),
     )
 
 
@@ -59,10 +69,12 @@ def update_index(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def _hits(connection: sqlite3.Connection, found: str, arguments: tuple[object, ...]) -> tuple[Hit, ...]:
+def _hits(
+    connection: sqlite3.Connection, found: str, arguments: tuple[object, ...], words: Sequence[str]
+) -> tuple[Hit, ...]:
     rows = connection.execute(
         f"""WITH found AS MATERIALIZED ({found})
-            SELECT chat_id, messages.id, title, role, excerpt, messages.updated FROM found
+            SELECT chat_id, messages.id, title, role, text, messages.updated FROM found
             JOIN contents ON contents.id = found.id
             JOIN messages ON content_id = found.id
             JOIN chats ON chats.id = chat_id
@@ -70,6 +82,28 @@ def _hits(connection: sqlite3.Connection, found: str, arguments: tuple[object, .
         arguments,
     )
     return tuple(
-        Hit(chat_id, message_id, title, role, " ".join(excerpt.split()), updated)
-        for chat_id, message_id, title, role, excerpt, updated in rows
+        Hit(chat_id, message_id, title, role, excerpt(text, words), updated)
+        for chat_id, message_id, title, role, text, updated in rows
     )
+
+
+def excerpt(text: str, words: Sequence[str]) -> str:
+    """One line: the text around the first place where one of `words` begins a word, or else stands at all."""
+    at = _position(text, words)
+    if at is None:
+        folded = "".join(map(_without_accent, text[:FOLDED_LENGTH]))
+        at = _position(folded, ["".join(map(_without_accent, word)) for word in words]) or 0
+    start, end = max(0, at - LEAD_LENGTH), max(0, at - LEAD_LENGTH) + EXCERPT_LENGTH
+    line = " ".join(text[start:end].split())
+    return ("…" if start else "") + line + ("…" if end < len(text) else "")
+
+
+def _position(text: str, words: Sequence[str]) -> int | None:
+    any_word = "|".join(map(re.escape, words))
+    found = re.search(rf"\b(?:{any_word})", text, re.IGNORECASE) or re.search(any_word, text, re.IGNORECASE)
+    return found.start() if found else None
+
+
+def _without_accent(character: str) -> str:
+    """The letter below an accent: one character for one, so that positions stay."""
+    return unicodedata.normalize("NFD", character)[0]

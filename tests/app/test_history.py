@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from edgecloud.app.chats import as_json, as_markdown
+from edgecloud.app.chat_markdown import as_markdown
+from edgecloud.app.chats import as_json
 from edgecloud.app.history import History, Turn
 from edgecloud.errors import NotFound, StorageError
 from edgecloud.types import CacheInfo, ChatRequest, Message, Receipt, ToolCall
@@ -449,6 +450,22 @@ def test_a_hit_names_its_chat_and_shows_the_words_around(history: History) -> No
     assert len(hit.excerpt) < 200
 
 
+def test_a_letter_in_a_long_answer_is_found_at_once(history: History) -> None:
+    answer(history, make_request("question"), "la do " * 200_000)  # hours, were its count squared
+
+    (hit,) = history.search("d")
+    assert hit.excerpt.startswith("la do la do")
+
+
+def test_a_match_far_into_a_text_with_other_accents_is_shown(history: History) -> None:
+    answer(history, make_request("question"), "mot " * 100 + "déjà vu " + "mot " * 100)
+
+    (hit,) = history.search("deja")
+    assert "déjà vu" in hit.excerpt
+    assert hit.excerpt.startswith("…")
+    assert hit.excerpt.endswith("…")
+
+
 def test_what_is_written_after_a_search_is_found_by_the_next(history: History) -> None:
     answer(history, make_request("one"), "first")
     assert history.search("second") == ()
@@ -572,7 +589,7 @@ def test_an_answer_removed_while_it_is_written_stays_removed(history: History, p
 def test_everything_can_be_removed(history: History, path: Path) -> None:
     fill_with_canary(history)
 
-    assert history.remove_all().num_chats == 32
+    assert history.remove([chat.id for chat in history.list(-1)]).num_chats == 32
     assert [count(path, table) for table in ("chats", "messages", "contents", "slices", "receipts")] == [
         0
     ] * 5
