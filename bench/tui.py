@@ -86,9 +86,11 @@ class Scripted:
 def child(document: str, result: str) -> None:
     """The app on this terminal; asks at once, and writes what it measured to `result` when it is over."""
     from edgecloud.app.tui.app import EdgeCloudApp
+    from edgecloud.app.tui.garbage import spare_what_stays
     from edgecloud.app.tui.ports import Store
     from edgecloud.settings import Settings
 
+    spare_what_stays()
     gateway = Scripted(DOCUMENTS[document])
     app = EdgeCloudApp(gateway, Store(None), Settings())  # type: ignore[arg-type]
     measured: dict[str, float] = {}

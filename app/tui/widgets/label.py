@@ -13,10 +13,13 @@ class Label(Static):
 
     def __init__(self, text: str = "", *, classes: str | None = None, id: str | None = None) -> None:
         super().__init__(plain(text), classes=classes, id=id, markup=False)
+        self._text = text
 
     def show(self, text: str) -> None:
-        """Show this instead."""
-        self.update(plain(text))
+        """Show this instead. The same text again costs nothing: a new one has the whole screen laid out."""
+        if text != self._text:
+            self._text = text
+            self.update(plain(text))
 
 
 def plain(text: str) -> Content:
