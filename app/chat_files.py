@@ -5,31 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from edgecloud.errors import BadRequest
 from edgecloud.types import Message, ToolCall
 
-from .chats import PRIVATE_LINE, Chat, Seam, Status, StoredMessage, as_json, as_markdown
+from .chat_markdown import Imported, as_markdown_file, from_markdown
+from .chats import Chat, Seam, Status, StoredMessage, as_json
 from .pins import with_pin
 
 MAX_BYTES = 256 * 2**20
-
-_HEADING = re.compile(r"^## (system|user|assistant|tool)(?: \(.*\))?$")
-
-
-class Imported(NamedTuple):
-    """A chat out of a file: `head` is the message that it opens on, `private` whether it is pinned to this
-    machine; False too where the file does not say.
-    """
-
-    title: str
-    messages: tuple[StoredMessage, ...]
-    head: str | None
-    private: bool = False
 
 
 def default_name(chat: Chat) -> str:
@@ -39,32 +26,31 @@ def default_name(chat: Chat) -> str:
 
 
 def export_chat(chat: Chat, name: str) -> Path:
-    """Write a chat to a new file: JSON with the whole tree for `.json`, else the conversation as Markdown.
+    """Write a chat with its whole tree to a new file: as JSON for `.json`, else as Markdown.
 
     Returns where it is. Raises `BadRequest`; never writes over a file.
     """
     chat = with_pin(chat)
     path = Path(name).expanduser()
     is_json = path.suffix == ".json"
-    write_private(path, json.dumps(as_json(chat), indent=2) + "\n" if is_json else as_markdown(chat))
+    write_private(path, json.dumps(as_json(chat), indent=2) + "\n" if is_json else as_markdown_file(chat))
     return path
 
 
 def import_chat(name: str) -> Imported:
-    """A chat from a file that `export_chat` wrote.
-
-    Markdown has one conversation and no branches. Raises `BadRequest` for what is neither.
+    """A chat from a file that `export_chat` wrote, or from Markdown with a heading, `## user` or
+    `## assistant`, over each message. Raises `BadRequest` for what is neither.
     """
     path = Path(name).expanduser()
     try:
         if path.stat().st_size > MAX_BYTES:
             raise BadRequest(f"{path.name} is larger than {MAX_BYTES // 2**20} MiB, which no chat is.")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode("utf-8")  # line ends as they are: they may be part of what was said
     except OSError as error:
         raise BadRequest(f"{path} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
         raise BadRequest(f"{path.name} is not a chat: it is not UTF-8 text.") from error
-    return _from_json(text, path.name) if path.suffix == ".json" else _from_markdown(text, path)
+    return _from_json(text, path.name) if path.suffix == ".json" else from_markdown(text, path.name)
 
 
 def write_private(path: Path, text: str) -> None:
@@ -114,42 +100,3 @@ def _stored(row: Mapping[str, Any]) -> StoredMessage:
         error=row.get("error"),
         seams=tuple(Seam(int(seam["position"]), str(seam["text"])) for seam in row.get("seams", ())),
     )
-
-
-def _from_markdown(text: str, path: Path) -> Imported:
-    lines = text.splitlines()
-    title = lines[0].removeprefix("# ").strip() if lines and lines[0].startswith("# ") else path.stem
-    parts: list[tuple[str, list[str]]] = []
-    in_fence, private = False, False
-    for line in lines:
-        in_fence ^= line.lstrip().startswith("```")
-        if (match := _HEADING.match(line)) and not in_fence:
-            parts.append((match[1], []))
-        elif parts:
-            parts[-1][1].append(line)
-        else:
-            private = private or line.strip() == PRIVATE_LINE
-    if not parts:
-        raise BadRequest(f"{path.name} is not a chat that edgecloud exported: it has no '## user'.")
-    messages: list[StoredMessage] = []
-    for number, (role, body) in enumerate(parts):
-        content, reasoning = _split_reasoning(role, body)
-        messages.append(
-            StoredMessage(
-                id=f"m{number}",
-                parent_id=f"m{number - 1}" if number else None,
-                message=Message(role, content, reasoning=reasoning),
-                status="complete",
-                created=time.time(),
-            )
-        )
-    return Imported(title, tuple(messages), messages[-1].id, private)
-
-
-def _split_reasoning(role: str, body: list[str]) -> tuple[str, str | None]:
-    """An answer's text, and the quoted lines before it, which are what the model thought."""
-    text = "\n".join(body).strip("\n")
-    if role != "assistant" or not text.startswith("> "):
-        return text, None
-    quoted, _, rest = text.partition("\n\n")
-    return rest.strip("\n"), "\n".join(line.removeprefix("> ") for line in quoted.splitlines())

@@ -1,11 +1,10 @@
-"""What a stored chat looks like, how a message becomes a stored content, and how a chat is exported."""
+"""What a stored chat looks like, how a message becomes a stored content, and a chat plain JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -180,26 +179,6 @@ def storable(text: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------- exports
-
-PRIVATE_LINE = "Private: nothing of this chat leaves this machine."
-"""Stands in the head of a pinned chat's Markdown, for people and for the import."""
-
-
-def as_markdown(chat: Chat) -> str:
-    """The conversation that ends in the latest answer, as one Markdown document."""
-    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(chat.summary.created))
-    lines = [f"# {chat.summary.title}", "", f"{chat.summary.id}, {date}"]
-    if chat.private:
-        lines += ["", PRIVATE_LINE]
-    for stored in chat.conversation:
-        status = "" if stored.status == "complete" else stored.status
-        details = ", ".join(detail for detail in (stored.model, status) if detail)
-        lines += ["", f"## {stored.message.role}" + (f" ({details})" if details else ""), ""]
-        if stored.message.reasoning:
-            lines += [*("> " + line for line in stored.message.reasoning.strip().splitlines()), ""]
-        lines.append(stored.message.content.strip("\n"))
-        lines += [f"`{call.name}({call.arguments})`" for call in stored.message.tool_calls]
-    return "\n".join(lines) + "\n"
 
 
 def as_json(chat: Chat) -> dict[str, Any]:

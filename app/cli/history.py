@@ -51,7 +51,14 @@ def list_(state: State, limit: int, as_json: bool) -> None:
 @click.pass_obj
 def show(state: State, chat: str | None, as_json: bool) -> None:
     """Show a chat, or the last one."""
-    _print_chat(_find(state, chat), as_json=as_json)
+    from ..chat_markdown import as_markdown
+    from ..chats import as_json as to_json
+
+    found = _find(state, chat)
+    if as_json:
+        print_json(to_json(found))
+    else:
+        print_text(as_markdown(found))
 
 
 @history.command()
@@ -74,15 +81,18 @@ def search(state: State, words: tuple[str, ...], limit: int, as_json: bool) -> N
 @AS_JSON
 @click.pass_obj
 def export(state: State, chat: str | None, output: str | None, as_json: bool) -> None:
-    """Export a chat, or the last one, as Markdown or JSON."""
-    found = _find(state, chat)
-    if output is None:
-        _print_chat(found, as_json=as_json)
-        return
+    """Export a chat with all its branches, or the last one, as Markdown or JSON; the chat reads both back."""
+    from ..chat_markdown import as_markdown_file
     from ..chats import as_json as to_json
-    from ..chats import as_markdown
 
-    write_private(output, json.dumps(to_json(found), indent=2) + "\n" if as_json else as_markdown(found))
+    found = _find(state, chat)
+    if output is not None:
+        text = json.dumps(to_json(found), indent=2) + "\n" if as_json else as_markdown_file(found)
+        write_private(output, text)
+    elif as_json:
+        print_json(to_json(found))
+    else:
+        print_text(as_markdown_file(found))
 
 
 @history.command()
@@ -104,11 +114,11 @@ def rm(state: State, chats: tuple[str, ...], everything: bool, yes: bool, as_jso
         if not yes:
             click.confirm("Remove every chat?", abort=True, err=True)
         names = [chat.id for chat in store.list(-1)]
-        removal = store.remove_all()
     else:
         names = [store.resolve(chat) for chat in chats]
-        removal = store.remove(names)
+    # What was derived from them goes first: should that fail, the chats are what it is found by again.
     purged = forget_chats(names)
+    removal = store.remove(names)
     removal = dataclasses.replace(removal, purged=removal.purged and purged)
     if as_json:
         print_json(dataclasses.asdict(removal))
@@ -140,16 +150,6 @@ def _find(state: State, name: str | None) -> Chat:
     if not last:
         raise NotFound("There are no chats yet.")
     return with_pin(store.show(last[0].id))
-
-
-def _print_chat(chat: Chat, *, as_json: bool) -> None:
-    from ..chats import as_json as to_json
-    from ..chats import as_markdown
-
-    if as_json:
-        print_json(to_json(chat))
-    else:
-        print_text(as_markdown(chat))
 
 
 def _time(seconds: float) -> str:

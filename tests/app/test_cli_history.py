@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edgecloud.app.chat_files import import_chat
 from edgecloud.app.history import History
 from edgecloud.types import ChatRequest, Message
 
@@ -68,7 +69,10 @@ def test_export_to_a_private_file_that_is_new(tmp_path: Path, chats: list[str]) 
     again = edgecloud(tmp_path, "history", "export", chats[0], "-o", str(file))
     assert again.returncode == 2
     assert b"cannot be written: File exists" in again.stderr
-    assert edgecloud(tmp_path, "history", "export").stdout == edgecloud(tmp_path, "history", "show").stdout
+    edgecloud(tmp_path, "history", "export", chats[0], "-o", str(tmp_path / "chat.md"))
+    written = edgecloud(tmp_path, "history", "export", chats[0]).stdout
+    assert written.decode().replace("␛", "\x1b") == (tmp_path / "chat.md").read_text()
+    assert import_chat(str(tmp_path / "chat.md")).messages
 
 
 def test_rm_removes_the_named_and_leaves_no_trace(tmp_path: Path, chats: list[str]) -> None:

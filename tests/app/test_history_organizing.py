@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from edgecloud.app.chat_files import export_chat, import_chat
-from edgecloud.app.chats import PRIVATE_LINE, Seam, StoredMessage
+from edgecloud.app.chat_markdown import PRIVATE_LINE
+from edgecloud.app.chats import Seam, StoredMessage
 from edgecloud.app.history import History
 from edgecloud.errors import BadRequest, NotFound
 from edgecloud.router.facts import Privacy, PrivacyReason
