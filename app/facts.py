@@ -40,12 +40,9 @@ def facts_of(
         covers=covers,
         mode=request.mode,
         private=request.private,
-        fresh=request.fresh,
         offline=request.offline,
         deadline_s=left_s,
         tenant=request.tenant,
-        chat_id=request.chat_id,
-        num_turns=max(1, sum(message.role == "user" for message in request.messages)),
     )
 
 

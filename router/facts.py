@@ -102,12 +102,9 @@ class Facts:
     covers: tuple[str, ...] | None = None
     mode: Mode = "auto"
     private: bool = False
-    fresh: bool = False
     offline: bool = False
     deadline_s: float | None = None
     tenant: str | None = None
-    chat_id: str | None = None
-    num_turns: int = 1
     vector: tuple[float, ...] | None = None
     fingerprint: str = ""
 
