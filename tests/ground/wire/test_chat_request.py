@@ -208,6 +208,8 @@ def test_a_body_that_is_no_object_is_refused(body: Any) -> None:
         ({"logit_bias": {"5": "x"}}, "logit_bias.5"),
         ({"logit_bias": {"5": None}}, "logit_bias"),
         ({"logit_bias": {"five": 1}}, "logit_bias"),
+        ({"logit_bias": {"9" * 11: 1}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5"),
         ({"logit_bias": [[5, 1]]}, "logit_bias"),
         ({"stream": "yes"}, "stream"),
