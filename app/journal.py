@@ -162,7 +162,10 @@ class Journal:
         """
 
         open_turn.ending = Ending(receipt, status, error)
-        written = asyncio.wrap_future(self._thread.submit(lambda history: self._write(history, open_turn)))
+        writing = self._thread.submit(lambda history: self._write(history, open_turn))
+        if not wait_s:
+            return None  # the log says what went wrong
+        written = asyncio.wrap_future(writing)
         # Who does not wait for it finds in the log what went wrong.
         written.add_done_callback(lambda future: future.cancelled() or future.exception())
         await asyncio.wait([written], timeout=wait_s)

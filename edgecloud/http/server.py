@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import signal
 import socket
 import threading
@@ -130,6 +131,9 @@ class Server(uvicorn.Server):
 
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        # What is there now stays: a collection that walks through all of it again costs every stream a pause.
+        gc.collect()
+        gc.freeze()
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

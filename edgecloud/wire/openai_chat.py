@@ -344,6 +344,13 @@ class ChunkDecoder(StreamDecoder):
         super().__init__(n)
         self._calls = [values.ToolCalls(index) for index in range(n)]
 
+    def feed(self, chunk: Any) -> list[EngineEvent]:
+        text = _text_alone(chunk)
+        if text is None or 0 not in self._open or self._waiting:
+            return super().feed(chunk)
+        self._counted += 1
+        return [TextDelta(text)]
+
     def _deltas(self, index: int, choice: dict[str, Any]) -> list[EngineEvent]:
         delta = values.mapping(choice.get("delta") or choice.get("message"), "delta")
         events: list[EngineEvent] = []
@@ -362,6 +369,25 @@ class ChunkDecoder(StreamDecoder):
         for call in calls:
             events += self._calls[index].read(call)
         return events
+
+
+_BESIDE_TEXT = ("finish_reason", "logprobs", "index")
+_BESIDE_CHOICES = ("usage", "error", "timings")
+
+
+def _text_alone(chunk: Any) -> str | None:
+    """The text of a chunk that says nothing else, as nearly all do; None for what is read with care."""
+    try:
+        (choice,) = chunk["choices"]
+        delta = choice["delta"]
+        text = delta["content"]
+        if len(delta) > 1 or any(choice.get(key) for key in _BESIDE_TEXT):
+            return None
+        if any(chunk.get(key) for key in _BESIDE_CHOICES):
+            return None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return text if type(text) is str and text and text.isascii() else None
 
 
 def _read_logprobs(value: Any) -> list[TokenLogprob]:

@@ -594,3 +594,26 @@ def test_any_error_body_gives_one_of_our_errors(status: int, body: Any) -> None:
     error = decode_error(status, body)
     assert type(error).__module__ == errors.__name__
     assert len(error.message.encode()) < 2000
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {"choices": [{"index": 0, "delta": {"content": "hi"}}]},
+        {"choices": [{"delta": {"content": "hi"}, "finish_reason": None, "logprobs": None}], "usage": None},
+    ],
+)
+def test_a_chunk_of_text_alone_says_the_same_as_one_that_is_read_with_care(chunk: dict[str, Any]) -> None:
+    careful = {**chunk, "choices": [{**chunk["choices"][0], "delta": {"content": "hi", "role": "assistant"}}]}
+    quick, slow = openai_chat.ChunkDecoder(), openai_chat.ChunkDecoder()
+
+    assert quick.feed(chunk) == slow.feed(careful) == [TextDelta("hi")]
+    end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+    assert quick.feed(end) == slow.feed(end) == [ChoiceDone(0, "stop")]
+    assert quick.finish() == slow.finish()
+
+
+@pytest.mark.parametrize("odd", [{"index": "0"}, {"finish_reason": "error"}, {"logprobs": {"content": "x"}}])
+def test_a_chunk_of_text_with_something_odd_beside_it_is_refused(odd: dict[str, Any]) -> None:
+    with pytest.raises(UpstreamError):
+        openai_chat.ChunkDecoder().feed({"choices": [{"index": 0, "delta": {"content": "hi"}, **odd}]})
