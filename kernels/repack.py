@@ -65,6 +65,73 @@ def _halves(data: torch.Tensor) -> torch.Tensor:
     return data.contiguous().view(torch.float16)
 
 
+class Unpacked(NamedTuple):
+    """What AWQ and GPTQ files say, one number a place: `codes` `[inputs, outputs]`, `zeros` and `scales`
+    `[groups, outputs]`, and `groups` `[inputs]`, which of them an input takes.
+
+        w[k, n] = (codes[k, n] - zeros[g, n]) * scales[g, n]        g = groups[k]
+    """
+
+    codes: torch.Tensor
+    zeros: torch.Tensor
+    scales: torch.Tensor
+    groups: torch.Tensor
+
+
+def unpack_awq(qweight: torch.Tensor, qzeros: torch.Tensor, scales: torch.Tensor) -> Unpacked:
+    """AWQ: `qweight` int32 `[inputs, outputs / 8]`, `qzeros` `[groups, outputs / 8]`, `scales` `[groups,
+    outputs]`.
+
+    Nibble i of a word is output 0, 2, 4, 6, 1, 3, 5, 7 of its eight. Raises `ValueError` for shapes that
+    don't fit each other.
+    """
+    inverse = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])
+    codes, zeros = (_nibbles(packed)[..., inverse].flatten(1) for packed in (qweight, qzeros))
+    return _checked(codes, zeros, scales, None)
+
+
+def unpack_gptq(
+    qweight: torch.Tensor,
+    qzeros: torch.Tensor,
+    scales: torch.Tensor,
+    g_idx: torch.Tensor | None = None,
+    *,
+    zeros_less_one: bool = True,
+) -> Unpacked:
+    """GPTQ: `qweight` int32 `[inputs / 8, outputs]`, eight inputs a word; `qzeros` `[groups, outputs / 8]`,
+    stored minus one but in files of the second format; `scales` `[groups, outputs]`; `g_idx` `[inputs]` the
+    group of each input, where activations were ordered by size ("act-order").
+
+    Raises `ValueError` for shapes that don't fit each other.
+    """
+    codes = _nibbles(qweight).transpose(1, 2).flatten(0, 1)
+    # A zero of 0 was stored as -1, of which a nibble keeps 15.
+    zeros = _nibbles(qzeros).flatten(1) + int(zeros_less_one) & 15
+    return _checked(codes, zeros, scales, g_idx)
+
+
+def _checked(
+    codes: torch.Tensor, zeros: torch.Tensor, scales: torch.Tensor, g_idx: torch.Tensor | None
+) -> Unpacked:
+    inputs, count = len(codes), len(scales)
+    require(
+        count > 0 and inputs % count == 0 and zeros.shape == scales.shape == (count, codes.shape[1]),
+        f"Codes {tuple(codes.shape)}, zeros {tuple(zeros.shape)} and scales {tuple(scales.shape)} don't fit.",
+    )
+    groups = torch.arange(inputs) // (inputs // count) if g_idx is None else g_idx.long()
+    require(
+        groups.shape == (inputs,) and int(groups.min()) >= 0 and int(groups.max()) < count,
+        f"The {len(groups)} inputs' groups are not those of {inputs} inputs in {count} groups.",
+    )
+    return Unpacked(codes, zeros, scales, groups)
+
+
+def dequantize_unpacked(weight: Unpacked) -> torch.Tensor:
+    """`[inputs, outputs]` fp32, exactly what the file means."""
+    zeros, scales = weight.zeros.float()[weight.groups], weight.scales.float()[weight.groups]
+    return (weight.codes.float() - zeros) * scales
+
+
 class Reordered(NamedTuple):
     """A weight whose inputs were sorted by group: multiply it with `x[:, order]`. None: they were in
     order."""
@@ -73,39 +140,27 @@ class Reordered(NamedTuple):
     order: torch.Tensor | None
 
 
-def repack_awq(qweight: torch.Tensor, qzeros: torch.Tensor, scales: torch.Tensor) -> Int4Weight:
-    """AWQ: `qweight` int32 `[inputs, outputs / 8]`, `qzeros` `[groups, outputs / 8]`, `scales` `[groups,
-    outputs]`.
+def repack_unpacked(weight: Unpacked) -> Reordered:
+    """In the layout of the kernels. Groups that no kernel reads whole are cut into several that it does.
 
-    Nibble i of a word is output 0, 2, 4, 6, 1, 3, 5, 7 of its eight.
+    Raises `ValueError` if the groups are not of equal size, or of no multiple of 32 inputs.
     """
-    inverse = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])
-    codes, zeros = (_nibbles(packed)[..., inverse].flatten(1) for packed in (qweight, qzeros))
-    return pack_int4(codes, scales, -zeros.float() * scales.float())
-
-
-def repack_gptq(
-    qweight: torch.Tensor, qzeros: torch.Tensor, scales: torch.Tensor, g_idx: torch.Tensor | None = None
-) -> Reordered:
-    """GPTQ: `qweight` int32 `[inputs / 8, outputs]`, eight inputs a word; `qzeros` `[groups, outputs / 8]`,
-    stored minus one; `scales` `[groups, outputs]`; `g_idx` `[inputs]` the group of each input, where
-    activations were ordered by size ("act-order").
-
-    Raises `ValueError` if the groups are not of equal size.
-    """
-    codes = _nibbles(qweight).transpose(1, 2).flatten(0, 1)
-    zeros = _nibbles(qzeros).flatten(1) + 1
+    codes, zeros, scales, groups = weight
     size = len(codes) // len(scales)
     order = None
-    if g_idx is not None and not torch.equal(g_idx.long(), torch.arange(len(codes)) // size):
-        counts = torch.bincount(g_idx.long(), minlength=len(scales))
-        require(
-            bool((counts == size).all()),
-            f"Groups of unequal size: {counts.tolist()}, not {size} inputs each.",
-        )
-        order = torch.argsort(g_idx, stable=True)
+    if bool((groups.diff() < 0).any()):
+        order = torch.argsort(groups, stable=True)
         codes = codes[order]
-    return Reordered(pack_int4(codes, scales, -zeros.float() * scales.float()), order)
+    counts = torch.bincount(groups, minlength=len(scales))
+    require(
+        bool((counts == size).all()), f"Groups of unequal size: {counts.tolist()}, not {size} inputs each."
+    )
+    part = next((each for each in (256, 128, 64, 32) if size % each == 0), 0)
+    require(part > 0, f"Groups of {size} inputs: multiples of 32 are read.")
+    scales, zeros = (each.float().repeat_interleave(size // part, 0) for each in (scales, zeros))
+    # Symmetric: nothing to read beside the scales, and nothing to round.
+    offset = None if bool((zeros == 8).all()) else -zeros * scales
+    return Reordered(pack_int4(codes, scales, offset), order)
 
 
 def _nibbles(words: torch.Tensor) -> torch.Tensor:

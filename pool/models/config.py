@@ -11,6 +11,8 @@ from typing import Any
 from edgecloud import gguf
 from edgecloud.errors import ModelLoadError, NotSupported
 
+from .packing import Packing, packing_of
+
 FOLDER_FAMILIES = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
@@ -25,7 +27,8 @@ class DecoderConfig:
     """Sizes in elements, heads and layers; `context` in tokens.
 
     `windows` has one entry per layer: how many tokens back it sees, itself included, or None for all.
-    `frequencies` are the rotary angles per position, radians, one per pair of a head's dimensions.
+    `frequencies` are the rotary angles per position, radians, one per pair of a head's dimensions. `packing`
+    is how a folder's weights are quantized, None if they are not; a GGUF says it tensor by tensor.
     """
 
     family: str
@@ -41,6 +44,7 @@ class DecoderConfig:
     frequencies: tuple[float, ...]
     windows: tuple[int | None, ...]
     tied: bool
+    packing: Packing | None = None
 
     def __post_init__(self) -> None:
         sizes = (self.vocab_size, self.hidden, self.layers, self.heads, self.kv_heads, self.intermediate)
@@ -120,12 +124,7 @@ def config_from_json(facts: Mapping[str, Any]) -> DecoderConfig:
         raise _unknown(str(names[0]), FOLDER_FAMILIES)
     if facts.get("mlp_bias"):
         raise NotSupported("Models with biases in their feed-forward layers can't run in the pool.")
-    quantized = facts.get("quantization_config")
-    if quantized:
-        method = str(quantized.get("quant_method", "unknown")) if isinstance(quantized, dict) else "unknown"
-        raise NotSupported(
-            f"The pool can't read weights quantized by {method[:40]!r}: take the plain model or a GGUF file."
-        )
+    packing = packing_of(facts)
     try:
         hidden, heads, layers = (
             int(facts[key]) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers")
@@ -145,6 +144,7 @@ def config_from_json(facts: Mapping[str, Any]) -> DecoderConfig:
             frequencies=_json_frequencies(facts, head_dim),
             windows=_windows(facts, family, layers),
             tied=bool(facts.get("tie_word_embeddings", False)),
+            packing=packing,
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise ModelLoadError(f"config.json is damaged ({error!r:.80}): pull the model again.") from None

@@ -19,5 +19,5 @@ def read_config(path: Path) -> DecoderConfig:
 def open_weights(path: Path, config: DecoderConfig) -> WeightSource:
     """Raises `ModelLoadError` for files that are missing or damaged."""
     if path.is_dir():
-        return SafetensorsWeights(path)
+        return SafetensorsWeights(path, config.packing)
     return GgufWeights(path, turned_head_dim=config.head_dim if config.family == "llama" else None)

@@ -11,7 +11,8 @@ from edgecloud.kernels.w4a16 import Int4Weight, int4_linear
 from edgecloud.kernels.w8a8 import Int8Weight, int8_linear
 from edgecloud.kernels.w8a16 import GroupedInt8Weight, grouped_int8_linear
 
-from .matrices import Matrix, Packed
+from .matrices import Matrix
+from .weights import PackedPart
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 """[rows, k] to [rows, n], in the type of the input."""
@@ -30,13 +31,14 @@ def linear_of(matrix: Matrix, device: torch.device) -> Linear:
     return lambda x: F.linear(x, weight, bias)
 
 
-def _packed(parts: list[Packed], bias: torch.Tensor | None) -> Linear:
+def _packed(parts: list[PackedPart], bias: torch.Tensor | None) -> Linear:
     """Parts that were stacked keep their own packing: a file may mix types within one matrix of ours."""
 
-    def multiply(x: torch.Tensor, weight: Packed) -> torch.Tensor:
-        if isinstance(weight, Int4Weight):
-            return int4_linear(x, weight)
-        return grouped_int8_linear(x, weight)
+    def multiply(x: torch.Tensor, part: PackedPart) -> torch.Tensor:
+        x = x if part.order is None else x.index_select(1, part.order)
+        if isinstance(part.weight, Int4Weight):
+            return int4_linear(x, part.weight)
+        return grouped_int8_linear(x, part.weight)
 
     def stacked(x: torch.Tensor) -> torch.Tensor:
         y = multiply(x, parts[0]) if len(parts) == 1 else torch.cat([multiply(x, part) for part in parts], 1)
@@ -45,8 +47,12 @@ def _packed(parts: list[Packed], bias: torch.Tensor | None) -> Linear:
     return stacked
 
 
-def _moved(weight: Packed, device: torch.device) -> Packed:
-    codes, scale = weight.codes.to(device), weight.scale.to(device)
-    if isinstance(weight, GroupedInt8Weight):
-        return GroupedInt8Weight(codes, scale)
-    return Int4Weight(codes, scale, None if weight.offset is None else weight.offset.to(device))
+def _moved(part: PackedPart, device: torch.device) -> PackedPart:
+    codes, scale = part.weight.codes.to(device), part.weight.scale.to(device)
+    weight: Int4Weight | GroupedInt8Weight
+    if isinstance(part.weight, GroupedInt8Weight):
+        weight = GroupedInt8Weight(codes, scale)
+    else:
+        offset = part.weight.offset
+        weight = Int4Weight(codes, scale, None if offset is None else offset.to(device))
+    return part._replace(weight=weight, order=None if part.order is None else part.order.to(device))

@@ -10,14 +10,11 @@ from typing import Literal
 import torch
 
 from edgecloud.errors import ModelLoadError
-from edgecloud.kernels.repack import GGUF_BLOCK_BYTES, repack_gguf
 from edgecloud.kernels.w4a16 import Int4Weight
-from edgecloud.kernels.w8a16 import GroupedInt8Weight
 
 from .config import DecoderConfig
-from .weights import WeightSource, read_shaped
+from .weights import PackedPart, WeightSource, read_shaped
 
-Packed = Int4Weight | GroupedInt8Weight
 WeightForm = Literal["int8", "packed", "float32", "bfloat16", "float16"]
 FORMS: dict[WeightForm, torch.dtype] = {
     "float32": torch.float32,
@@ -29,13 +26,13 @@ FORMS: dict[WeightForm, torch.dtype] = {
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """`weight` [n, k]: floats, or int8 codes of which row r is worth `weight[r] * scale[r]`; `scale` float32
-    [n] or None; `bias` [n] or None. With `packed`, the groups of a GGUF as the kernels take them, one part
+    [n] or None; `bias` [n] or None. With `packed`, the file's own groups as the kernels take them, one part
     under the other, `weight` is empty."""
 
     weight: torch.Tensor
     scale: torch.Tensor | None = None
     bias: torch.Tensor | None = None
-    packed: tuple[Packed, ...] | None = None
+    packed: tuple[PackedPart, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +116,8 @@ class MatrixReader:
 
     def matrix(self, names: list[tuple[str, int]], k: int) -> Matrix:
         """Parts of (name, rows) stacked into one."""
-        if self._form == "packed" and all(self._is_packable(name) for name, _ in names):
-            return self._packed(names, k)
+        if self._form == "packed" and (packed := self._packed(names, k)) is not None:
+            return packed
         pieces: list[torch.Tensor] = []
         scales: list[torch.Tensor] = []
         for name, n in names:
@@ -138,19 +135,21 @@ class MatrixReader:
         self.kept.kept[form] += matrix.weight.nbytes + sum(scale.nbytes for scale in scales)
         return matrix
 
-    def _packed(self, names: list[tuple[str, int]], k: int) -> Matrix:
-        parts: list[Packed] = []
+    def _packed(self, names: list[tuple[str, int]], k: int) -> Matrix | None:
+        """As the file has it, or None where a part is not quantized, or in a way that no kernel reads."""
+        if names[0][0] in ("embedding", "head"):
+            return None  # rows are looked up in the one, and the other is often the same
+        parts: list[PackedPart] = []
         for name, n in names:
-            raw = self._source.read_raw(f"{name}.weight")
-            if raw is None or raw.rows.shape[0] != n or raw.k != k:
+            part = self._source.read_packed(f"{name}.weight")
+            if part is None:
+                return None
+            if shape_of(part) != (n, k):
                 raise ModelLoadError(f"The model's weight {name} has the wrong shape: pull it again.")
-            parts.append(repack_gguf(raw.rows, raw.type))
-            self.kept.kept[raw.type] += raw.rows.nbytes
+            parts.append(part)
+        for part in parts:
+            self.kept.kept[part.type] += part.size
         return Matrix(torch.empty(0, k), None, self._bias(names), tuple(parts))
-
-    def _is_packable(self, name: str) -> bool:
-        raw = self._source.read_raw(f"{name}.weight")
-        return raw is not None and raw.type in GGUF_BLOCK_BYTES and not name.startswith(("embedding", "head"))
 
     def _bias(self, names: list[tuple[str, int]]) -> torch.Tensor | None:
         """Parts of one matrix have a bias all or none."""
@@ -160,6 +159,12 @@ class MatrixReader:
             if self._source.has(f"{name}.bias")
         ]
         return torch.cat(biases) if biases else None
+
+
+def shape_of(part: PackedPart) -> tuple[int, int]:
+    """(n, k), outputs and inputs."""
+    rows, n = part.weight.codes.shape
+    return n, 2 * rows if isinstance(part.weight, Int4Weight) else rows
 
 
 def came_quantized(source: WeightSource) -> bool:

@@ -9,6 +9,9 @@ from edgecloud.errors import ModelLoadError
 if TYPE_CHECKING:
     import torch
 
+    from edgecloud.kernels.w4a16 import Int4Weight
+    from edgecloud.kernels.w8a16 import GroupedInt8Weight
+
 # Parts of one layer, by our name: (GGUF, transformers).
 LAYER_PARTS = {
     "attn_norm.weight": ("attn_norm.weight", "input_layernorm.weight"),
@@ -55,12 +58,14 @@ class Part(NamedTuple):
         return self.type not in ("F64", "F32", "F16", "BF16")
 
 
-class Raw(NamedTuple):
-    """A quantized matrix as the file keeps it: `rows` uint8 [n, bytes of k elements]."""
+class PackedPart(NamedTuple):
+    """A quantized matrix as a kernel takes it. `order` are the inputs that its rows stand for, int64 [k], or
+    None where they are in order; `type` and `size` as in `Part`."""
 
-    rows: torch.Tensor
-    k: int
+    weight: Int4Weight | GroupedInt8Weight
+    order: torch.Tensor | None
     type: str
+    size: int
 
 
 class WeightSource(Protocol):
@@ -71,8 +76,8 @@ class WeightSource(Protocol):
     def read(self, name: str) -> Part:
         """Raises `ModelLoadError` when it is missing or damaged."""
 
-    def read_raw(self, name: str) -> Raw | None:
-        """A part that is quantized in the file, unchanged; None for any other."""
+    def read_packed(self, name: str) -> PackedPart | None:
+        """A part whose numbers a kernel takes as they are in the file; None for any other."""
 
     @property
     def fingerprint(self) -> str:

@@ -11,8 +11,9 @@ import torch
 from edgecloud import gguf
 from edgecloud.errors import ModelLoadError, NotSupported
 from edgecloud.gguf_header import Tensor
+from edgecloud.kernels.repack import GGUF_BLOCK_BYTES, repack_gguf
 
-from .weights import Part, Raw, name_in_file
+from .weights import PackedPart, Part, name_in_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,14 +46,15 @@ class GgufWeights:
             values = self._neighbours_to_halves(values)
         return Part(torch.from_numpy(np.ascontiguousarray(values)), tensor.type, tensor.size)
 
-    def read_raw(self, name: str) -> Raw | None:
+    def read_packed(self, name: str) -> PackedPart | None:
         tensor = self._tensors.get(name_in_file(name, 0, "blk."))
-        if tensor is None or tensor.type in ("F32", "F16", "BF16") or len(tensor.shape) != 2:
+        if tensor is None or tensor.type not in GGUF_BLOCK_BYTES or len(tensor.shape) != 2:
             return None
         rows = np.array(_bytes_of(tensor))
         if self._is_turned(name):
             rows = self._neighbours_to_halves(rows)
-        return Raw(torch.from_numpy(np.ascontiguousarray(rows)), tensor.shape[0], tensor.type)
+        weight = repack_gguf(torch.from_numpy(np.ascontiguousarray(rows)), tensor.type)
+        return PackedPart(weight, None, tensor.type, tensor.size)
 
     def _is_turned(self, name: str) -> bool:
         return self._turned is not None and name.partition(".")[2].startswith(("q.", "k."))

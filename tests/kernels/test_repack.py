@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from edgecloud.kernels.repack import repack_awq, repack_gguf, repack_gptq
+from edgecloud.kernels.repack import (
+    dequantize_unpacked,
+    repack_gguf,
+    repack_unpacked,
+    unpack_awq,
+    unpack_gptq,
+)
 from edgecloud.kernels.w4a16 import Int4Weight, dequantize_int4, int4_linear
 from edgecloud.kernels.w8a16 import GroupedInt8Weight, dequantize_grouped_int8
 
@@ -82,38 +88,96 @@ def test_awq_interleaves_its_outputs(group: int) -> None:
     codes, zeros, scales, weights = hand_made(group)
     order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
 
-    weight = repack_awq(
+    unpacked = unpack_awq(
         words(codes.view(64, 2, 8)[..., order]), words(zeros.view(-1, 2, 8)[..., order]), scales
     )
 
+    assert torch.equal(dequantize_unpacked(unpacked), weights)
+    weight, inputs = repack_unpacked(unpacked)
+    assert inputs is None
     assert (dequantize_int4(weight) - weights).abs().max() < 15 / 1024
 
 
 # cases: E79
 @pytest.mark.parametrize("group", [32, 64])
-def test_gptq_packs_inputs_and_stores_zeros_minus_one(group: int) -> None:
+@pytest.mark.parametrize("less", [1, 0])
+def test_gptq_packs_inputs_and_stores_zeros_minus_one_or_as_they_are(group: int, less: int) -> None:
     codes, zeros, scales, weights = hand_made(group)
 
-    weight, order = repack_gptq(
-        words(codes.view(8, 8, 16).transpose(1, 2)), words((zeros - 1).view(-1, 2, 8)), scales
+    unpacked = unpack_gptq(
+        words(codes.view(8, 8, 16).transpose(1, 2)),
+        words((zeros - less).view(-1, 2, 8)),
+        scales,
+        zeros_less_one=less == 1,
     )
 
+    assert torch.equal(dequantize_unpacked(unpacked), weights)
+    weight, order = repack_unpacked(unpacked)
     assert (dequantize_int4(weight) - weights).abs().max() < 15 / 1024
     assert order is None
+
+
+def test_a_symmetric_weight_has_no_offsets_to_read() -> None:
+    codes, zeros, scales, _ = hand_made(64)
+    packed = words(codes.view(8, 8, 16).transpose(1, 2))
+
+    unpacked = unpack_gptq(packed, words(torch.full_like(zeros, 7).view(-1, 2, 8)), scales)
+    weight, _ = repack_unpacked(unpacked)
+
+    assert weight.offset is None
+    assert torch.equal(dequantize_int4(weight), dequantize_unpacked(unpacked))
+
+
+def test_a_zero_of_nothing_minus_one_is_nothing() -> None:
+    codes, zeros, scales, _ = hand_made(64)
+    zeros = torch.zeros_like(zeros)
+    packed = words(codes.view(8, 8, 16).transpose(1, 2))
+
+    unpacked = unpack_gptq(packed, words((zeros - 1 & 15).view(-1, 2, 8)), scales)
+
+    assert torch.equal(dequantize_unpacked(unpacked), codes * scales.float())
 
 
 # cases: E79
 def test_gptq_inputs_in_the_order_of_their_size_are_sorted_by_group() -> None:
     codes, zeros, scales, weights = hand_made(32)
     shuffle = torch.randperm(64)
-    g_idx = (torch.arange(64) // 32)[shuffle]
+    g_idx = ((torch.arange(64) // 32)[shuffle]).int()
     packed = words(codes[shuffle].view(8, 8, 16).transpose(1, 2)), words((zeros - 1).view(-1, 2, 8)), scales
     x = torch.randn(3, 64)
 
-    weight, order = repack_gptq(*packed, g_idx)
+    unpacked = unpack_gptq(*packed, g_idx)
+    weight, order = repack_unpacked(unpacked)
 
+    assert torch.equal(dequantize_unpacked(unpacked), weights[shuffle])
     assert order is not None
     assert torch.allclose(int4_linear(x[:, order], weight), x @ weights[shuffle], atol=0.2)
-    assert repack_gptq(*packed, torch.arange(64) // 32).order is None
+    assert repack_unpacked(unpack_gptq(*packed, torch.arange(64) // 32)).order is None
     with pytest.raises(ValueError, match="unequal size"):
-        repack_gptq(*packed, torch.zeros(64, dtype=torch.int32))
+        repack_unpacked(unpack_gptq(*packed, torch.zeros(64, dtype=torch.int32)))
+
+
+@pytest.mark.parametrize(("group", "read"), [(512, 256), (96, 32), (192, 64)])
+def test_groups_larger_than_a_kernel_reads_are_cut(group: int, read: int) -> None:
+    codes = torch.randint(0, 16, (2 * group, 8))
+    zeros, scales = torch.randint(1, 16, (2, 8)), torch.rand(2, 8).half()
+    order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
+
+    unpacked = unpack_awq(
+        words(codes.view(-1, 1, 8)[..., order]), words(zeros.view(-1, 1, 8)[..., order]), scales
+    )
+    weight, _ = repack_unpacked(unpacked)
+
+    assert weight.group_size == read
+    assert (dequantize_int4(weight) - dequantize_unpacked(unpacked)).abs().max() < 15 / 1024
+
+
+def test_parts_that_do_not_fit_each_other_are_refused() -> None:
+    codes, zeros, scales, _ = hand_made(32)
+    packed, packed_zeros = words(codes.view(8, 8, 16).transpose(1, 2)), words((zeros - 1).view(-1, 2, 8))
+    with pytest.raises(ValueError, match="don't fit"):
+        unpack_gptq(packed, packed_zeros, scales[:1])
+    with pytest.raises(ValueError, match="groups"):
+        unpack_gptq(packed, packed_zeros, scales, torch.full((64,), 2))
+    with pytest.raises(ValueError, match="multiples of 32"):
+        repack_unpacked(unpack_gptq(packed, packed_zeros.repeat(2, 1), scales.repeat(2, 1)))

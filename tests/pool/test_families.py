@@ -115,15 +115,6 @@ def test_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
         plan_model(tmp_path)
 
 
-def test_weights_quantized_in_another_way_are_refused_by_name(tmp_path: Path) -> None:
-    build("llama", tmp_path)
-    facts = json.loads((tmp_path / "config.json").read_text())
-    facts["quantization_config"] = {"quant_method": "gptq", "bits": 4}
-    (tmp_path / "config.json").write_text(json.dumps(facts))
-    with pytest.raises(NotSupported, match="gptq"):
-        plan_model(tmp_path)
-
-
 def test_another_rotary_scaling_is_refused(tmp_path: Path) -> None:
     build("llama", tmp_path)
     facts = json.loads((tmp_path / "config.json").read_text())
