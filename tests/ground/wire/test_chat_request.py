@@ -89,6 +89,11 @@ def refusal(body: Any) -> BadRequest:
     return caught.value
 
 
+def test_usage_with_each_chunk_is_sent_only_where_usage_is_asked_for() -> None:
+    _, options = openai_chat.parse(make_body(stream=True, stream_options={"continuous_usage_stats": True}))
+    assert options == StreamOptions(True, False, False)
+
+
 def test_every_field_we_know_is_read() -> None:
     request, options = openai_chat.parse(FULL_BODY)
     assert request.messages == (
@@ -247,6 +252,8 @@ def test_a_body_that_is_no_object_is_refused(body: Any) -> None:
         ({"grammar": " "}, "grammar"),
         ({"json_schema": {"a": float("nan")}}, "json_schema"),
         ({"json_schema": {"\udfff": 1}}, "json_schema"),
+        ({"json_schema": '{"title": "\\ud800"}'}, "json_schema"),
+        ({"json_schema": '{"maximum": NaN}'}, "json_schema"),
         ({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages[0]"),
         ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
         ({"continue_final_message": True}, "continue_final_message"),

@@ -254,6 +254,7 @@ def test_the_stop_string_that_ended_it_is_kept() -> None:
 
     assert stopped(stop_reason="END") == stopped(matched_stop="END") == [ChoiceDone(0, "stop", "END")]
     assert stopped(stop_reason=2) == [ChoiceDone(0, "stop")]
+    assert stopped(finish_reason="length", stop_reason="END") == [ChoiceDone(0, "length")]
 
 
 def test_a_content_filter_is_not_silent() -> None:
