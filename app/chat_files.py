@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from edgecloud.types import Message, ToolCall
 from .chat_markdown import Imported, as_markdown_file, from_markdown
 from .chats import Chat, Seam, Status, StoredMessage, as_json
 from .pins import with_pin
+from .text_files import write_private
 
 MAX_BYTES = 256 * 2**20
 
@@ -51,15 +51,6 @@ def import_chat(name: str) -> Imported:
     except UnicodeDecodeError as error:
         raise BadRequest(f"{path.name} is not a chat: it is not UTF-8 text.") from error
     return _from_json(text, path.name) if path.suffix == ".json" else from_markdown(text, path.name)
-
-
-def write_private(path: Path, text: str) -> None:
-    """A new file that only its owner can read. Raises `BadRequest`; never writes over a file."""
-    try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise BadRequest(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def _from_json(text: str, name: str) -> Imported:

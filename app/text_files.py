@@ -1,8 +1,10 @@
-"""Text that people name as files or pipe in: bounded, UTF-8 or UTF-16, and told what is wrong with it."""
+"""Text files that people name: read within bounds, UTF-8 or UTF-16, and written for nobody else to read."""
 
 from __future__ import annotations
 
 import codecs
+import os
+from pathlib import Path
 from typing import BinaryIO
 
 from edgecloud.errors import BadRequest
@@ -42,3 +44,12 @@ def decoded(data: bytes, name: str) -> str:
     if "\0" in text:
         raise BadRequest(f"{name} is not text.")
     return text.replace("\r\n", "\n")
+
+
+def write_private(path: Path | str, text: str) -> None:
+    """A new file that only its owner can read. Raises `BadRequest`; never writes over a file."""
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be written: {error.strerror or error}.") from error

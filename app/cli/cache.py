@@ -11,9 +11,10 @@ import click
 
 from edgecloud.errors import BadRequest, NotFound
 
+from ..text_files import write_private
 from . import cache_prefixes as prefixes
 from .group import ListingGroup
-from .shell import State, print_json, print_table, print_text, write_private
+from .shell import State, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from ...cache.answers import AnswerCache

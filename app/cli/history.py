@@ -12,8 +12,9 @@ import click
 
 from edgecloud.errors import BadRequest, NotFound
 
+from ..text_files import write_private
 from .group import ListingGroup
-from .shell import State, print_json, print_table, print_text, write_private
+from .shell import State, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from ..chats import Chat

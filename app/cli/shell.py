@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
-from edgecloud.errors import BadRequest
-
 from ..visible import neutral
 
 if TYPE_CHECKING:
@@ -150,15 +148,6 @@ def print_json(value: Any) -> None:
     import json
 
     print_text(json.dumps(value, ensure_ascii=False))
-
-
-def write_private(name: str, text: str) -> None:
-    """A new file that only its owner can read. Raises `BadRequest`; never writes over a file."""
-    try:
-        with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise BadRequest(f"{name} cannot be written: {error.strerror or error}.") from error
 
 
 def print_table(rows: list[tuple[str, ...]]) -> None:
