@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,8 @@ class EmbeddingContext:
         self.max_tokens = n_ctx
         self.n_embd = model.n_embd
         # Attention that looks both ways needs the whole input in one physical batch.
-        self._context = Context(
+        open_context = partial(
+            Context,
             model,
             n_ctx=n_ctx,
             num_sequences=num_sequences,
@@ -32,19 +34,11 @@ class EmbeddingContext:
             threads=threads,
             embeddings=True,
         )
+        self._context = open_context()
         self.pooling = int(lib.llama_pooling_type(self._context.handle))
         if self.pooling == lib.LLAMA_POOLING_TYPE_NONE:
             self._context.close()
-            self._context = Context(
-                model,
-                n_ctx=n_ctx,
-                num_sequences=num_sequences,
-                n_batch=n_ctx,
-                n_ubatch=n_ctx,
-                threads=threads,
-                embeddings=True,
-                pooling="mean",
-            )
+            self._context = open_context(pooling="mean")
             self.pooling = lib.LLAMA_POOLING_TYPE_MEAN
         self._num_sequences = num_sequences
 
