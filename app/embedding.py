@@ -37,13 +37,18 @@ class OnceEmbedder:
             return await self._embedder.embed(inputs)
         text = inputs[0]
         task = self._recent.get(text)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+        if task is None or (task.done() and not self.has(text)):
             task = self._recent[text] = asyncio.create_task(self._embed(text))
         self._recent.move_to_end(text)
         while len(self._recent) > KEPT:
             self._recent.popitem(last=False)
         # Another caller may wait for it when this one leaves.
         return await asyncio.shield(task)
+
+    def has(self, text: str) -> bool:
+        """Whether the text's vector is there already."""
+        task = self._recent.get(text)
+        return task is not None and task.done() and not task.cancelled() and task.exception() is None
 
     async def aclose(self) -> None:
         """Nothing: the embedder belongs to the catalog."""
@@ -52,13 +57,19 @@ class OnceEmbedder:
         return await self._embedder.embed([text])
 
 
-def once(find: Callable[[], Awaitable[Embedder]]) -> Callable[[], Awaitable[Embedder]]:
+class Once:
     """The same embedder for every caller, found when it is first asked for. Raises what `find` raises."""
-    kept: list[OnceEmbedder] = []
 
-    async def found() -> Embedder:
-        if not kept:
-            kept.append(OnceEmbedder(await find()))
-        return kept[0]
+    def __init__(self, find: Callable[[], Awaitable[Embedder]]) -> None:
+        self._find = find
+        self._found: OnceEmbedder | None = None
 
-    return found
+    async def __call__(self) -> Embedder:
+        if self._found is None:
+            found = OnceEmbedder(await self._find())
+            self._found = self._found or found
+        return self._found
+
+    def has(self, text: str) -> bool:
+        """Whether the text's vector is there already."""
+        return self._found is not None and self._found.has(text)

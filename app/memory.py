@@ -26,7 +26,7 @@ from .run import Run
 
 if TYPE_CHECKING:
     from ..cache.answers import AnswerCache
-    from ..cache.records import Embedded, Hit, Key, Near
+    from ..cache.records import Embedded, Found, Hit, Key, Near, Recalled
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,8 @@ Source = Callable[[str | None], Awaitable[AsyncGenerator[EngineEvent, None]]]
 
 class Memory:
     """Kept answers for one gateway. `open_cache` runs in the thread at the first use; `embedder` gives the
-    configured embedder, or raises `EdgeCloudError` where there is none.
+    configured embedder, or raises `EdgeCloudError` where there is none; `has_vector` tells whether a text's
+    is there already.
     """
 
     def __init__(
@@ -52,10 +53,12 @@ class Memory:
         settings: Settings,
         open_cache: Callable[[], AnswerCache],
         embedder: Callable[[], Awaitable[Embedder]],
+        has_vector: Callable[[str], bool] = lambda text: False,
     ) -> None:
         self._settings = settings
         self._open_cache = open_cache
         self._embedder = embedder
+        self._has_vector = has_vector
         self._cache: AnswerCache | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="edgecloud-cache")
         self._asides: set[asyncio.Task[None]] = set()
@@ -149,20 +152,33 @@ class Memory:
 
     async def _look(self, key: Key, request: ChatRequest, answerers: Collection[str]) -> _Looked:
         """Look the request up; trouble is a miss."""
+        embedded: Embedded | None = None
+
+        def similar(cache: AnswerCache) -> Found:
+            assert embedded is not None
+            return cache.similar(
+                key, embedded, answerers, fresh=request.fresh, may_audit=not request.only_kept
+            )
+
+        def look(cache: AnswerCache) -> tuple[Recalled, Found | None]:
+            there = embedded is not None
+            recalled = cache.recall(key, answerers, fresh=request.fresh, is_embedded=there)
+            return recalled, similar(cache) if there and recalled.is_near else None
+
         try:
-            recalled = await self._soon(lambda cache: cache.recall(key, answerers, fresh=request.fresh))
+            if self._has_vector(key.text):
+                # The router had it made: one visit to the thread instead of two.
+                embedded = await self._embed(key)
+            recalled, found = await self._soon(look)
             if recalled.hit is not None or not recalled.is_near:
                 # Nothing to compare it with, but the next prompt will be compared with this one.
                 vector = asyncio.create_task(self._embed(key)) if recalled.hit is None else None
                 return _Looked(hit=recalled.hit, vector=vector)
-            embedded = await self._embed(key)
-            if embedded is None:
-                return _Looked()
-            found = await self._soon(
-                lambda cache: cache.similar(
-                    key, embedded, answerers, fresh=request.fresh, may_audit=not request.only_kept
-                )
-            )
+            if found is None:
+                embedded = await self._embed(key)
+                if embedded is None:
+                    return _Looked()
+                found = await self._soon(similar)
             return _Looked(found.hit, found.near, embedded)
         except StorageError as error:
             return _Looked(trouble=error.message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from edgecloud.folders import data_dir
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 
 def build_gateway(settings: Settings) -> Gateway:
     """A gateway in this process, over the real engines and the user's history."""
+    # Else a second thread of numpy's waits for work in a busy loop, for milliseconds after every product.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from .books import Books
     from .catalog import Catalog
-    from .embedding import once
+    from .embedding import Once
     from .gateway import Gateway
     from .journal import Journal
     from .memory import Memory
@@ -48,7 +51,7 @@ def build_gateway(settings: Settings) -> Gateway:
     async def find_embedder() -> Embedder:
         return await catalog.embedder("auto", listed_only=False)
 
-    embedder = once(find_embedder)
+    embedder = Once(find_embedder)
 
     def make_lessons() -> Lessons:
         from .lessons import Lessons
@@ -58,7 +61,9 @@ def build_gateway(settings: Settings) -> Gateway:
 
     journal = Journal(open_history) if settings.history.enabled else None
     # Who keeps no questions wants no answers kept either.
-    memory = Memory(settings, lambda: open_answers(settings), embedder) if settings.history.enabled else None
+    memory = None
+    if settings.history.enabled:
+        memory = Memory(settings, lambda: open_answers(settings), embedder, embedder.has)
     return Gateway(settings, catalog, journal, Books(open_ledger), memory, make_lessons)
 
 

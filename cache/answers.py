@@ -74,8 +74,11 @@ class AnswerCache:
 
     # ------------------------------------------------------------------------------------------- requests
 
-    def recall(self, key: Key, answerers: Collection[str], *, fresh: bool = False) -> Recalled:
-        """The answer to this very request, or to one that says the same to the letter. Needs no vector.
+    def recall(
+        self, key: Key, answerers: Collection[str], *, fresh: bool = False, is_embedded: bool = False
+    ) -> Recalled:
+        """The answer to this very request, or to one that says the same to the letter. Needs no vector; where
+        it `is_embedded` all the same, nothing is read to find out whether a vector is worth making.
 
         `answerers` are those that may answer it. A `fresh` request is not served.
         """
@@ -94,7 +97,7 @@ class AnswerCache:
                 row = store.find_text(connection, key, answerers, now)
                 if row is not None:
                     return Recalled(self._hit(connection, row, "semantic", 1.0, 1.0, now))
-            return Recalled(is_near=self._is_near(connection, key))
+            return Recalled(is_near=is_embedded or self._is_near(connection, key))
 
     def similar(
         self,

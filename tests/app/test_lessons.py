@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgecloud.app.embedding import OnceEmbedder, once
+from edgecloud.app.embedding import Once, OnceEmbedder
 from edgecloud.app.gateway import Gateway
 from edgecloud.app.history import History
 from edgecloud.app.journal import Journal
@@ -257,7 +257,7 @@ async def test_a_text_is_embedded_once_for_all_who_ask() -> None:
     async def find() -> Any:
         return embedder
 
-    find_once = once(find)
+    find_once = Once(find)
     first, second = await find_once(), await find_once()
     await first.embed(["an easy one"])
     await second.embed(["an easy one"])
