@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from edgecloud.errors import EdgeCloudError, EngineFailure
@@ -143,12 +142,14 @@ class Sampler:
                     mask.accept(draft)
             if mask.allows(token):
                 return token
-            bits = np.unpackbits(
-                np.frombuffer(mask.allowed(), np.uint8), count=self._vocab_size, bitorder="little"
-            )
+            packed = torch.frombuffer(bytearray(mask.allowed()), dtype=torch.uint8)
         except EdgeCloudError as error:
             return error
-        logits.masked_fill_(torch.from_numpy(bits == 0).to(self._device), -torch.inf)
+        bits = (packed.unsqueeze(1) >> torch.arange(8) & 1).flatten()[: self._vocab_size]
+        # Where a model has more logits than its tokenizer has tokens, those beyond are not allowed.
+        banned = torch.ones(self._vocab_size, dtype=torch.bool)
+        banned[: len(bits)] = bits == 0
+        logits.masked_fill_(banned.to(self._device), -torch.inf)
         (obedient,) = self._sample(logits, [row])
         if obedient >= 0:
             return obedient

@@ -66,10 +66,11 @@ class TorchDecoder:
         self._embedding = weights.embedding.weight.to(device)
         scale = weights.embedding.scale
         self._embedding_scale = None if scale is None else scale.to(device)
-        self._graphs: DecodeGraphs | None = None
+        self.graphs: DecodeGraphs | None = None
+        """None: every step is launched as it comes."""
         if device.type == "cuda" and max_running:
             with torch.inference_mode():
-                self._graphs = DecodeGraphs(
+                self.graphs = DecodeGraphs(
                     self.compute,
                     config.windows,
                     max_rows=max_running,
@@ -80,7 +81,7 @@ class TorchDecoder:
                 )
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
-        if self._graphs is not None and (hidden := self._graphs.run(plan)) is not None:
+        if self.graphs is not None and (hidden := self.graphs.run(plan)) is not None:
             return hidden
         tokens, positions, slots = (
             torch.tensor(numbers, device=self._device)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from edgecloud.pool.models import graphs as graphs_module
 from edgecloud.pool.models.config import DecoderConfig
 from edgecloud.pool.models.graphs import DecodeGraphs
 from edgecloud.pool.models.matrices import DecoderWeights, LayerWeights, Matrix
@@ -55,6 +56,8 @@ def decodes(lengths: list[int], shift: int) -> StepPlan:
 
 
 def main() -> None:
+    # From the fifth token on the graphs for long contexts are asked.
+    graphs_module.SHORT_CONTEXT = 4
     plain, graphed = make_decoder(), make_decoder()
     graphs = DecodeGraphs(
         graphed.compute,
@@ -72,6 +75,7 @@ def main() -> None:
         hidden = graphs.run(plan)
         assert hidden is not None
         torch.testing.assert_close(hidden, plain.forward(plan), rtol=1e-5, atol=1e-5)
+    assert graphs.num_graphs == 6
     for mine, theirs in zip(graphed.kv.layers, plain.kv.layers, strict=True):
         torch.testing.assert_close(mine.k[:NUM_BLOCKS], theirs.k[:NUM_BLOCKS])
         torch.testing.assert_close(mine.v[:NUM_BLOCKS], theirs.v[:NUM_BLOCKS])
