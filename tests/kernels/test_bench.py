@@ -34,15 +34,16 @@ def test_without_a_gpu_it_says_so() -> None:
     assert "torch sees no CUDA GPU here" in result.stderr
 
 
-def test_every_case_is_right_at_its_small_size() -> None:
-    result = run_on_gpu("--dry-run")
-
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.count(" ok\n") > 30
-
-
-def test_the_wheel_is_enough(wheel: Path) -> None:  # noqa: F811
-    result = run_on_gpu(str(wheel), "--dry-run", "--only", "merge")
+def test_from_a_checkout_the_kernels_asked_for_are_checked() -> None:
+    result = run_on_gpu("--dry-run", "--only", "merge")
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "merge 64 x 16 parts" in result.stdout
+
+
+def test_from_a_wheel_every_case_is_right_and_the_engine_answers(wheel: Path) -> None:  # noqa: F811
+    result = run_on_gpu(str(wheel), "--dry-run")
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count(" ok\n") > 30
+    assert "float32: ok\n4-bit: ok\n" in result.stdout
