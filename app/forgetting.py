@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 def forget_expired(history: History, retention_days: int) -> None:
     """Delete the chats that nobody used for so many days, with all that was derived from them; 0 keeps all.
 
-    Where that can't be deleted now the chats stay too: they are what the next start finds it by.
+    Where that can't be deleted now the chats stay too: they are what it is found by the next time.
     """
     old = history.expired(retention_days)
     if not old:
@@ -28,7 +28,7 @@ def forget_expired(history: History, retention_days: int) -> None:
     try:
         forget_chats(old)
     except StorageError as error:
-        log.warning("old chats are kept until the next start: %s", error.message)
+        log.warning("old chats are kept for now: %s", error.message)
         return
     history.remove(old)
 

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 FLUSH_S = 0.25
 HEARTBEAT_S = 5.0
+TIDY_S = 3600.0
 CLOSE_WAIT_S = 30.0
 """How long the end of the program waits for another's lock. Whoever minds can interrupt it."""
 Status = Literal["complete", "interrupted", "failed"]
@@ -115,15 +116,24 @@ class OpenTurn:
 
 
 class Journal:
-    """History behind a queue. `open_history` runs in the thread at the first use."""
+    """History behind a queue. `open_history` runs in the thread at the first use, `tidy` every hour after."""
 
-    def __init__(self, open_history: Callable[[], History]) -> None:
+    def __init__(
+        self, open_history: Callable[[], History], tidy: Callable[[History], None] | None = None
+    ) -> None:
         self._open: set[OpenTurn] = set()
         self._thread: DiskThread[History] = DiskThread(
-            "journal", open_history, tend=self._tend, pause=lambda: FLUSH_S if self._open else None
+            "journal", open_history, tend=self._tend, pause=self._pause
         )
+        self._tidy = tidy
+        self._tidy_at = time.monotonic() + TIDY_S
         self._beat_at = 0.0
         self._told = False
+
+    def prepare(self) -> None:
+        """Open the history now: what crashes left is put right, what is too old goes, asked or not."""
+        opened = self._thread.submit(lambda history: None)
+        opened.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     async def begin(self, request: ChatRequest) -> tuple[OpenTurn | None, str | None]:
         """Journal the prompt. Returns the turn, or None with the sentence to tell the user (only the first
@@ -205,6 +215,11 @@ class Journal:
         open_turn.ending = Ending(None, "interrupted", None)
         self._thread.submit(lambda history: self._write(history, open_turn))
 
+    def _pause(self) -> float | None:
+        if self._open:
+            return FLUSH_S
+        return None if self._tidy is None else max(0.0, self._tidy_at - time.monotonic())
+
     def _tend(self, history: History) -> None:
         """Write what has gathered; raises at the first refusal, since each more would wait as long."""
         for open_turn in list(self._open):
@@ -218,6 +233,9 @@ class Journal:
             self._beat_at = time.monotonic() + HEARTBEAT_S
             for open_turn in self._open:
                 history.heartbeat(open_turn.turn)
+        if self._tidy is not None and time.monotonic() >= self._tidy_at:
+            self._tidy_at = time.monotonic() + TIDY_S
+            self._tidy(history)
 
     def _write(self, history: History, open_turn: OpenTurn) -> None:
         """Write what has gathered, and the end if there is one; what cannot be written stays for later."""

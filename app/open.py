@@ -31,13 +31,22 @@ def build_gateway(settings: Settings) -> Gateway:
     from .journal import Journal
     from .memory import Memory
 
-    def open_history() -> History:
+    retention_days = settings.history.retention_days
+
+    def tidy(history: History) -> None:
         from .forgetting import forget_expired
+
+        forget_expired(history, retention_days)
+        if retention_days:
+            # Verdicts that are as old go when they are opened.
+            open_outcomes(settings).close()
+
+    def open_history() -> History:
         from .history import History
 
         history = History(data_dir() / "edgecloud.db")
         history.recover()
-        forget_expired(history, settings.history.retention_days)
+        tidy(history)
         return history
 
     def open_ledger() -> Ledger:
@@ -59,7 +68,8 @@ def build_gateway(settings: Settings) -> Gateway:
         keeps = settings.history.enabled
         return Lessons(embedder, (lambda: open_outcomes(settings)) if keeps else None)
 
-    journal = Journal(open_history) if settings.history.enabled else None
+    # Who keeps all has nothing to do every hour.
+    journal = Journal(open_history, tidy if retention_days else None) if settings.history.enabled else None
     # Who keeps no questions wants no answers kept either.
     memory = None
     if settings.history.enabled:

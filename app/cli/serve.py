@@ -145,6 +145,8 @@ async def _serve(
     url, drain = url_of(sockets), Drain()
     gateway = (build or build_gateway)(settings)
     try:
+        if gateway.journal is not None:
+            gateway.journal.prepare()
         await _warm_up(gateway)
         server = Server(
             create_app(gateway, settings, drain=drain),

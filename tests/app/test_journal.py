@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from edgecloud.app import journal as journal_module
 from edgecloud.app.chats import Seam
 from edgecloud.app.history import History, Turn
 from edgecloud.app.journal import Journal, OpenTurn, Status
+from edgecloud.app.open import build_gateway
+from edgecloud.settings import HistorySettings, Settings
 from edgecloud.types import ChatRequest, ChoiceDone, Message, Notice, Start, TextDelta
 from tests.support.live import eventually
 
@@ -236,6 +239,39 @@ async def test_where_another_engine_went_on_is_kept_with_the_answer(database: Pa
     copy = history.insert("a copy", chat.messages, chat.path[-1])
     assert history.show(copy).conversation[-1].seams == kept.seams
     history.close()
+
+
+async def test_a_long_running_program_tidies_up_whether_anybody_asks_or_not(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "TIDY_S", 0.01)
+    tidied: list[History] = []
+    journal = Journal(lambda: History(database), tidied.append)
+    journal.prepare()
+    await asyncio.to_thread(eventually, lambda: len(tidied) >= 3)
+    turn, _ = await journal.begin(asked())
+    assert turn is not None
+    before = len(tidied)
+    await asyncio.to_thread(eventually, lambda: len(tidied) > before)
+    await journal.finish(turn, None, "complete")
+    await journal.aclose()
+
+
+async def test_a_chat_that_grows_too_old_under_a_running_program_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGECLOUD_HOME", str(tmp_path))
+    monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setattr(journal_module, "TIDY_S", 0.01)
+    gateway = build_gateway(Settings(history=HistorySettings(retention_days=7)))
+    assert gateway.journal is not None
+    await gateway.journal.read(History.list)  # what was too old at the start is gone by now
+    long_ago = History(tmp_path / "edgecloud.db", clock=lambda: time.time() - 8 * 86400)
+    long_ago.finish(long_ago.begin(asked("too old")), None, {}, {}, "complete")
+
+    await asyncio.to_thread(eventually, lambda: long_ago.list() == ())
+    long_ago.close()
+    await gateway.aclose()
 
 
 def test_what_is_put_back_comes_before_what_arrived_meanwhile() -> None:
