@@ -109,25 +109,23 @@ class PlainChat:
 
     async def _answer(self) -> None:
         """Show what comes of the answer as it comes."""
-        session, shown, turn = self.session, 0, None
+        session, shown, marked, turn = self.session, 0, 0, None
         say_at = session.clock()
         while session.is_running:
             if session.turn is not None:
                 turn = session.turn
             if turn is not None:
-                shown = self._show(turn, shown)
+                shown, marked = self._show(turn, shown, marked)
                 if turn.status and session.clock() >= say_at:
                     say_at = session.clock() + SAY_S
                     self._note(turn.status)
             await asyncio.sleep(LOOK_S)
         if turn is not None:
-            self._show(turn, shown)
+            self._show(turn, shown, marked)
         self.say("\n")
         head = session.conversation.head
         if head is None:
             return
-        for seam in head.seams:
-            self._note(seam)
         if head.status == "failed":
             self._note(head.error or "the answer failed")
         elif head.status == "interrupted":
@@ -138,9 +136,17 @@ class PlainChat:
             self._note(session.warning)
             session.warning = None
 
-    def _show(self, turn: Turn, shown: int) -> int:
+    def _show(self, turn: Turn, shown: int, marked: int) -> tuple[int, int]:
+        """Say what is new of the text after `shown` characters, and of its seams after `marked`; returns how
+        much of both was said then.
+        """
+        for seam in turn.seams[marked:]:
+            self.say(turn.text[shown : seam.position])
+            self.say("\n" if seam.position else "")
+            self._note(seam.text)
+            shown = max(shown, seam.position)
         self.say(turn.text[shown:])
-        return len(turn.text)
+        return len(turn.text), len(turn.seams)
 
     async def _command(self, name: str, argument: str) -> None:
         if name not in KNOWN:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,17 @@ from edgecloud.app.tui.widgets.label import Label
 from edgecloud.app.tui.widgets.receipt import ReceiptLine
 from edgecloud.app.tui.widgets.turns import AnswerView, TurnView
 from edgecloud.errors import UpstreamError
-from edgecloud.types import Loading
+from edgecloud.types import (
+    ChatRequest,
+    ChoiceDone,
+    Done,
+    EngineEvent,
+    Loading,
+    Notice,
+    Start,
+    TextDelta,
+    Usage,
+)
 from tests.support.fake_engine import FakeEngine
 
 from .chatting import Driven, driven, make_app, until, words
@@ -306,13 +317,65 @@ async def test_the_screen_is_there_before_anybody_answers(tmp_path: Path) -> Non
     await app.store.aclose()
 
 
-async def test_a_reroute_is_a_seam_under_the_answer(tmp_path: Path) -> None:
-    # cases: TE5
-    async with driven(make_app(tmp_path)) as user:
-        await user.ask("hi")
-        node = user.session.conversation.path[-1]
-        node.seams = ("gpu-box is away, local answers.",)
-        await user.chat.show()
-        await user.pilot.pause()
+SEAM = Notice("continued", "gpu-box fell over. smollm2 goes on from here.")
 
-        assert "⚡ gpu-box is away, local answers." in user.screen_text()
+
+class Handed(FakeEngine):
+    """An engine whose answer is handed over in the middle, as a router tells it; it waits before the last
+    part for `go_on`.
+    """
+
+    def __init__(self, *parts: str) -> None:
+        super().__init__()
+        self.parts = parts
+        self.go_on = asyncio.Event()
+
+    async def generate(self, request: ChatRequest) -> AsyncGenerator[EngineEvent, None]:
+        yield Start("gpu-box", "big", 3)
+        first, rest, last = self.parts
+        if first:
+            yield TextDelta(first)
+        yield SEAM
+        yield TextDelta(rest)
+        await self.go_on.wait()
+        yield TextDelta(last)
+        yield ChoiceDone(0, "stop")
+        yield Done(Usage(3, 3))
+
+
+def rows_of(user: Driven) -> list[str]:
+    """The rows of the answer."""
+    rows = [row.strip() for row in user.screen_text().splitlines()]
+    return [row for row in rows if any(word in row for word in ("⚡", "egg", "boil"))]
+
+
+@pytest.mark.parametrize(
+    ("parts", "shown"),
+    [
+        (("The egg ", "must boil", " long."), ["The egg", f"╌╌ ⚡ {SEAM.text}", "must boil long."]),
+        (("```\nx = 1  # egg\n", "boil()", "\n```\n"), ["x = 1  # egg", "boil()", f"╌╌ ⚡ {SEAM.text}"]),
+        (("", "The egg must boil", "."), [f"╌╌ ⚡ {SEAM.text}", "The egg must boil."]),
+    ],
+    ids=["prose", "code", "before"],
+)
+async def test_a_seam_stands_where_another_went_on_and_is_no_part_of_the_answer(
+    tmp_path: Path, parts: tuple[str, str, str], shown: list[str]
+) -> None:
+    # cases: TE5
+    engine = Handed(*parts)
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("hi", wait=False)
+        await until(lambda: "boil" in user.screen_text())
+        engine.go_on.set()
+        await user.settled()
+        assert rows_of(user) == shown
+
+        # The same once it is read from the history.
+        assert user.session.chat_id is not None
+        await user.chat.open(user.session.chat_id)
+        await user.pilot.pause()
+        assert rows_of(user) == shown
+
+        user.chat.run_command("copy")
+        await user.settled()
+        assert user.app.clipboard == "".join(parts)

@@ -13,6 +13,7 @@ from edgecloud.types import Loading
 from tests.support.fake_engine import FakeEngine
 
 from .chatting import make_gateway, make_store, until
+from .test_chat_answers import SEAM, Handed
 
 
 def reading(*lines: str) -> Callable[[str], str]:
@@ -49,3 +50,23 @@ async def test_a_load_is_told_once_and_not_read_aloud_again_and_again(tmp_path: 
 
     assert len([line for line in said if "loading" in line]) == 1
     assert "Hello, world!" in "".join(said)
+
+
+async def test_a_seam_is_read_where_it_is(tmp_path: Path) -> None:
+    said, engine = list[str](), Handed("Seven m", "in", "utes.")
+    chat = PlainChat(
+        make_gateway(tmp_path, engine),
+        make_store(tmp_path),
+        Settings(),
+        Preferences(),
+        read=reading("hi"),
+        say=said.append,
+    )
+    running = asyncio.create_task(chat.run())
+    await until(lambda: "in" in said)
+    engine.go_on.set()
+    await running
+    await chat.gateway.aclose()
+    await chat.store.aclose()
+
+    assert f"Seven m\n-- {SEAM.text}\ninutes.\n" in "".join(said)

@@ -10,6 +10,7 @@ import re
 
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
 _ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:[ \t]|$)")
+_TABLE = re.compile(r"[^\n]*\|[^\n]*\n {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\||\n|$)")
 _HEADING = re.compile(r" {0,3}#{1,6}(?:[ \t]|$)")
 
 
@@ -85,6 +86,11 @@ class BlockSplitter:
     def _goes_on(self, *, is_item: bool, indented: bool) -> bool:
         """Whether a line after a blank one is still part of the open block."""
         return (self._in_list and (is_item or indented)) or (self._in_indented_code and indented)
+
+
+def keeps_together(block: str) -> bool:
+    """Whether a block is code or a table, of which half is none."""
+    return _FENCE.match(block.partition("\n")[0]) is not None or _TABLE.match(block) is not None
 
 
 def split(text: str) -> list[str]:

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 
 from edgecloud.types import Message, Receipt
 
-from ...chats import Chat, Status, StoredMessage
+from ...chats import Chat, Seam, Status, StoredMessage
 
 
 @dataclass(slots=True, eq=False)
 class Node:
     """One message and what hangs under it. `id` is the stored message's, None until the history knows it.
 
-    `seams` are sentences about the answer that are no part of it: reroutes, continuations, a full context.
+    `seams` are sentences about the answer that are no part of it, each at its place in the text: reroutes,
+    continuations, a full context.
     """
 
     message: Message
@@ -27,7 +28,7 @@ class Node:
     receipt: Receipt | None = None
     receipt_id: str | None = None
     error: str | None = None
-    seams: tuple[str, ...] = ()
+    seams: tuple[Seam, ...] = ()
 
     @property
     def role(self) -> str:
@@ -166,7 +167,7 @@ def _node(stored: StoredMessage, receipts: Mapping[str, Receipt]) -> Node:
         receipt=receipts.get(stored.receipt_id or ""),
         receipt_id=stored.receipt_id,
         error=stored.error,
-        seams=tuple(seam.text for seam in stored.seams),
+        seams=stored.seams,
     )
 
 

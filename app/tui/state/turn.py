@@ -18,6 +18,8 @@ from edgecloud.types import (
     ToolCallDelta,
 )
 
+from ...chats import Seam
+
 _SEAMS = ("rerouted", "continued", "truncated")
 
 
@@ -33,7 +35,7 @@ class Turn:
         self.text = prefix
         self.reasoning = ""
         self.calls: dict[int, ToolCall] = {}
-        self.seams: list[str] = []
+        self.seams: list[Seam] = []
         self.status = ""
         self.warning: str | None = None
         self.start: Start | None = None
@@ -66,7 +68,7 @@ class Turn:
                 self.finish_reason = event.reason
             case Notice():
                 if event.kind in _SEAMS:
-                    self.seams.append(event.text)
+                    self.seams.append(Seam(len(self.text), event.text))
                 elif event.kind == "history":
                     self.warning = event.text
                 else:

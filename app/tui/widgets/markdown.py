@@ -1,27 +1,35 @@
-"""An answer's text: finished blocks as Markdown, the one that is still being written as plain text."""
+"""An answer's text: finished blocks as Markdown, the one that is still being written as plain text; between
+them what happened to the answer on its way.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from textual.containers import Vertical
+from textual.content import Content
 from textual.widget import Widget
 
+from ...chats import Seam
 from ..render.lines import Line, plain_lines
 from ..render.markdown import Code, render
-from ..state.blocks import BlockSplitter, split
+from ..state.blocks import BlockSplitter, keeps_together, split
+from ..state.seams import placed
 from .code import CodeBlock
 from .flow import Flow
 from .label import visible
 
 
 class MarkdownText(Vertical):
-    """`append` what comes, `finish` when no more does."""
+    """`append` what comes, `mark` where something happened, `finish` when no more comes."""
 
-    def __init__(self, text: str = "") -> None:
+    def __init__(self, text: str = "", seams: Sequence[Seam] = ()) -> None:
         self._has_blocks = False
-        super().__init__(*self._blocks(split(visible(text))))
+        super().__init__(*self._pieces(placed(text, seams)))
         self._splitter = BlockSplitter()
+        self._late: list[str] = []
+        """Seams in the open block, which is shown whole first."""
         self._open: Flow | None = None
         self._open_text = ""
         self._open_lines: list[Line] = []
@@ -33,6 +41,12 @@ class MarkdownText(Vertical):
             self._close(blocks)
         self._show_open()
 
+    def mark(self, sentence: str) -> None:
+        """Say what happened at this place of the text; after code or a table that is open."""
+        self._late.append(sentence)
+        if not keeps_together(self._splitter.open):
+            self.finish()
+
     def finish(self) -> None:
         """Show what is open as what it is."""
         rest = self._splitter.close()
@@ -43,11 +57,17 @@ class MarkdownText(Vertical):
             self._open.remove()
             self._open = None
         self._open_text, self._open_lines = "", []
-        self.mount(*self._blocks(blocks))
+        seams, self._late = [Seam(0, sentence) for sentence in self._late], []
+        self.mount(*self._pieces([*blocks[:1], *seams, *blocks[1:]]))
 
-    def _blocks(self, blocks: list[str]) -> list[Widget]:
+    def _pieces(self, pieces: Sequence[str | Seam]) -> list[Widget]:
         """Widgets with a blank line before every one but the first."""
-        widgets = [widget for block in blocks for widget in block_widgets(block)]
+        widgets: list[Widget] = []
+        for piece in pieces:
+            if isinstance(piece, Seam):
+                widgets.append(seam_widget(piece.text))
+            else:
+                widgets += [widget for block in split(visible(piece)) for widget in block_widgets(block)]
         for widget in widgets:
             widget.add_class("block")
             widget.set_class(not self._has_blocks, "-first")
@@ -72,6 +92,12 @@ class MarkdownText(Vertical):
             self.mount(self._open)
         else:
             self._open.show(shown)
+
+
+def seam_widget(sentence: str) -> Widget:
+    """What happened here, unlike anything that an answer says."""
+    line = Content.styled(visible(sentence), "$text-warning")
+    return Flow([Line(line, Content.styled("╌╌ ⚡ ", "$text-warning"), Content(" " * 6))], classes="seam")
 
 
 def block_widgets(block: str) -> list[Widget]:

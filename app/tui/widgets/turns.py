@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
+from ...chats import Seam
 from ..render.lines import plain_lines
 from ..state.attachments import shown
 from ..state.conversation import Node
@@ -63,13 +66,14 @@ class AnswerView(TurnView):
         if node.message.reasoning:
             yield Reasoning(node.message.reasoning)
         is_running = node.status == "running"
-        yield MarkdownText("" if is_running else node.message.content)
+        yield MarkdownText() if is_running else MarkdownText(node.message.content, node.seams)
         if is_running:
             yield Label("", classes="state")
         yield from self._ending() if not is_running else ()
 
     def on_mount(self) -> None:
         self._shown = 0
+        self._num_marked = 0
 
     def look(self, turn: Turn, now: float) -> None:
         """Show what has come since the last look."""
@@ -77,9 +81,7 @@ class AnswerView(TurnView):
             return
         if turn.reasoning:
             self._show_reasoning(turn)
-        if len(turn.text) > self._shown:
-            text, self._shown = turn.text[self._shown :], len(turn.text)
-            self.query_one(MarkdownText).append(text)
+        self._show_text(turn.text, turn.seams)
         for label in self.query(".state").results(Label):
             label.show(turn.state(now))
 
@@ -91,10 +93,8 @@ class AnswerView(TurnView):
             if self.node.receipt is not None and not self.query(ReceiptLine):
                 self.mount(ReceiptLine(self.node.receipt))
             return
-        body = self.query_one(MarkdownText)
-        if len(self.node.message.content) > self._shown:
-            body.append(self.node.message.content[self._shown :])
-        body.finish()
+        self._show_text(self.node.message.content, self.node.seams)
+        self.query_one(MarkdownText).finish()
         for reasoning in self.query(Reasoning):
             reasoning.show(self.node.message.reasoning or "", thinking=False)
         self.query(".state").remove()
@@ -106,6 +106,19 @@ class AnswerView(TurnView):
             part.is_open = not part.is_open
             return True
         return False
+
+    def _show_text(self, text: str, seams: Sequence[Seam]) -> None:
+        """Show what is not shown yet of the text, and its seams at their places."""
+        body = self.query_one(MarkdownText)
+        for seam in seams[self._num_marked :]:
+            if seam.position > self._shown:
+                body.append(text[self._shown : seam.position])
+                self._shown = seam.position
+            body.mark(seam.text)
+            self._num_marked += 1
+        if len(text) > self._shown:
+            body.append(text[self._shown :])
+            self._shown = len(text)
 
     def _show_reasoning(self, turn: Turn) -> None:
         thinking = not turn.text
@@ -120,7 +133,6 @@ class AnswerView(TurnView):
         widgets: list[Widget] = [
             Label(f"→ {call.name}({call.arguments})", classes="call") for call in node.message.tool_calls
         ]
-        widgets += [Label(f"⚡ {seam}", classes="seam") for seam in node.seams]
         if sentence := how_it_ended(node):
             widgets.append(Label(sentence, classes="failed" if node.status == "failed" else "ended"))
         if node.receipt is not None:

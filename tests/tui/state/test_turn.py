@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edgecloud.app.chats import Seam
 from edgecloud.app.tui.state.turn import Turn
 from edgecloud.types import ChoiceDone, Notice, ReasoningDelta, Start, TextDelta, ToolCallDelta
 
@@ -41,7 +42,10 @@ def test_a_change_of_who_answers_is_a_seam_and_a_lost_history_a_warning() -> Non
     turn.see(Notice("rerouted", "gpu-box is away, local answers."), 1.0)
     turn.see(Notice("history", "This answer is not kept: the disk is full."), 1.0)
 
-    assert turn.seams == ["gpu-box is away, local answers."]
+    turn.see(TextDelta("Seven m"), 1.0)
+    turn.see(Notice("continued", "local goes on."), 1.0)
+
+    assert turn.seams == [Seam(0, "gpu-box is away, local answers."), Seam(7, "local goes on.")]
     assert turn.warning == "This answer is not kept: the disk is full."
 
 
