@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from edgecloud.errors import UpstreamError
@@ -26,7 +27,7 @@ _LENGTH = ("length", "max_tokens", "max_output_tokens")
 _FAILED = ("error", "abort", "cancelled")
 
 
-class StreamDecoder:
+class StreamDecoder(ABC):
     """Turns the chunks of one upstream answer, or its one whole body, into events. `n` choices are expected.
 
     Emits no `Start`: what it holds is known to the engine that opened the stream.
@@ -65,8 +66,9 @@ class StreamDecoder:
         usage = self._usage or Usage(completion_tokens=self._counted)
         return [Done(usage, self._timings or Timings())]
 
+    @abstractmethod
     def _deltas(self, index: int, choice: dict[str, Any]) -> list[EngineEvent]:
-        raise NotImplementedError
+        """What one choice of a chunk adds: the routes differ in this only."""
 
     def joined(self, index: int, logprobs: list[TokenLogprob], has_text: bool) -> tuple[TokenLogprob, ...]:
         """The logprobs to send now: those of half a character come without text and wait for the rest."""
