@@ -66,6 +66,9 @@ class AnswerCache:
         self._clock = clock
         self._draw = draw
         self._connection = open_or_rebuild(path, MIGRATIONS, busy_s=BUSY_S)
+        with storage_errors(path.name):
+            # Of what was deleted while somebody read, old pages may still be in the log.
+            truncate_wal(self._connection, patience_s=0.0)
         self._spaces = Spaces(self._connection)
         self._num_stored = 0
 
@@ -152,6 +155,8 @@ class AnswerCache:
             return None, key.reason
         space = _space(key, embedded) if embedded is not None and key.partition is not None else None
         with self._writing() as connection:
+            if answer.chat_id is not None and store.is_deleted(connection, answer.chat_id):
+                return None, "its chat was deleted"
             entry_id = store.keep(connection, key, space, embedded, answer, now)
             if self._num_stored % _TRIM_EVERY == 0:
                 store.trim(connection, self._limit_bytes, now)
@@ -179,7 +184,7 @@ class AnswerCache:
             return store.remove(connection, [number for (number,) in numbers.fetchall()])
 
     def delete_chat(self, chat_id: str) -> Removal:
-        """Delete what was derived from a chat and belongs to no other."""
+        """Delete what was derived from a chat and belongs to no other, and keep nothing of it any more."""
         with self._writing() as connection:
             numbers = connection.execute("SELECT number FROM owners WHERE chat_id = ?", (chat_id,)).fetchall()
             connection.execute("DELETE FROM owners WHERE chat_id = ?", (chat_id,))
@@ -189,6 +194,7 @@ class AnswerCache:
                 if not connection.execute("SELECT 1 FROM owners WHERE number = ?", (number,)).fetchone()
             ]
             removed = store.remove(connection, orphans)
+            store.note_deleted(connection, chat_id, self._clock())
         return Removal(removed, self._purge())
 
     def clear(self) -> Removal:

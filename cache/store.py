@@ -191,6 +191,17 @@ def remove(connection: sqlite3.Connection, numbers: Sequence[int]) -> int:
     return removed
 
 
+def note_deleted(connection: sqlite3.Connection, chat_id: str, now: float) -> None:
+    """Remember that a chat was deleted: an answer to it may still be on its way."""
+    connection.execute("INSERT OR REPLACE INTO forgotten_chats VALUES (?, ?)", (chat_id, now))
+    connection.execute("DELETE FROM forgotten_chats WHERE deleted < ?", (now - _DAY_S,))
+
+
+def is_deleted(connection: sqlite3.Connection, chat_id: str) -> bool:
+    found = connection.execute("SELECT 1 FROM forgotten_chats WHERE chat_id = ?", (chat_id,))
+    return found.fetchone() is not None
+
+
 def trim(connection: sqlite3.Connection, limit_bytes: int, now: float) -> int:
     """Delete what has expired, then what is worth least, until the rest fits; how many went.
 

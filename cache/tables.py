@@ -51,4 +51,10 @@ def know_requests(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE INDEX answers_by_request ON answers (request_id) WHERE request_id IS NOT NULL")
 
 
-MIGRATIONS: Sequence[Migration] = (create_answers, know_requests)
+def know_deleted_chats(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "CREATE TABLE forgotten_chats (chat_id TEXT PRIMARY KEY, deleted REAL NOT NULL) WITHOUT ROWID"
+    )
+
+
+MIGRATIONS: Sequence[Migration] = (create_answers, know_requests, know_deleted_chats)
