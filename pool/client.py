@@ -115,7 +115,7 @@ class RemoteEngine:
                 ) from error
             raise
         except EdgeCloudError as error:
-            raise self._connection.redact(error) from error.__cause__
+            raise self._connection.told(error) from error.__cause__
 
     async def count_tokens(self, request: ChatRequest) -> int:
         """Prompt tokens as the upstream's tokenizer counts them, else an estimate: a token for four bytes,
@@ -194,7 +194,7 @@ class RemoteEngine:
                     raise
                 await self._touch("models")
         except EdgeCloudError as error:
-            return Health(ok=False, detail=self._connection.redact(error).message)
+            return Health(ok=False, detail=self._connection.told(error).message)
         return Health(ok=True, detail=f"{self._connection.host} answers")
 
     async def aclose(self) -> None:
@@ -316,7 +316,7 @@ class RemoteEngine:
         except UpstreamError as error:
             if needs and error.upstream_status in (404, 405):
                 raise NotSupported(f"{self.name} does not {needs}.") from None
-            raise self._connection.redact(error) from error.__cause__
+            raise self._connection.told(error) from error.__cause__
 
     async def _count_chat(self, request: ChatRequest) -> int:
         body = openai_chat.encode(request, self._entry.model, stream=False)

@@ -29,6 +29,7 @@ KEEP_ALIVE_S = 60.0
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_ERROR_BYTES = 64 * 1024
 MAX_RETRY_AFTER_S = 3600.0
+_SOMEBODY = "The upstream"
 _LOOPBACK_ADDRESSES = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 
 
@@ -92,7 +93,7 @@ class Connection:
                 self._send(method, path, body, headers or {}), silence_s, "did not answer"
             )
         except (aiohttp.ClientError, OSError) as error:
-            raise self.broken(error) from error
+            raise self.broken(error, answering=False) from error
         if response.status == 200:
             return response
         try:
@@ -128,20 +129,27 @@ class Connection:
             await self._session.close()
             self._session = None
 
-    def redact(self, error: EdgeCloudError) -> EdgeCloudError:
-        """The error with our key taken out of its sentence, should the upstream have repeated it there."""
-        if self._key and self._key in error.message:
+    def told(self, error: EdgeCloudError) -> EdgeCloudError:
+        """The error with a sentence that says which upstream it is, without our key should it be repeated
+        there.
+        """
+        if error.message.startswith(_SOMEBODY):
+            error.message = self.name + error.message.removeprefix(_SOMEBODY)
+        if self._key:
             error.message = error.message.replace(self._key, "[key]")
-            error.args = (error.message,)
+        error.args = (error.message,)
         return error
 
-    def broken(self, error: BaseException) -> UpstreamError:
+    def broken(self, error: BaseException, *, answering: bool = True) -> UpstreamError:
         """What a failure of the transport means, as one sentence."""
         match error:
             case aiohttp.ClientConnectorDNSError():
                 why = "has a host name that can't be found: check its url, or the network"
             case aiohttp.ClientConnectorCertificateError():
-                why = "showed a certificate that can't be trusted"
+                why = (
+                    "showed a certificate that can't be trusted: check the host name in its url, or name the "
+                    "file of its authority in the variable SSL_CERT_FILE"
+                )
             case aiohttp.ClientSSLError():
                 why = (
                     "could not agree on a TLS connection: check whether its url should be http:// or https://"
@@ -157,7 +165,9 @@ class Connection:
             case aiohttp.ServerDisconnectedError():
                 why = "closed the connection without an answer"
             case aiohttp.ClientResponseError():
-                why = "does not speak HTTP as it should"
+                why = "does not speak HTTP as it should: check its url"
+            case _ if not answering:
+                why = "broke the connection without an answer: check whether its url should be https://"
             case _:
                 why = "broke off in the middle of its answer"
         return UpstreamError(f"{self.name} ({self.host}) {why}.")

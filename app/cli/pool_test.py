@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgecloud.errors import EdgeCloudError, UpstreamError
+from edgecloud.errors import DeadlineExceeded, EdgeCloudError, UpstreamError
 from edgecloud.types import ChatRequest, Done, Message, Sampling, TextDelta
 
 from .pool_entries import AS_JSON, entry_named
@@ -18,7 +18,7 @@ from .shell import State, print_json, print_table
 
 if TYPE_CHECKING:
     from edgecloud.engine import Engine
-    from edgecloud.settings import Settings
+    from edgecloud.settings import PoolEntry, Settings
 
 PROMPT = "Say hello."
 PATIENCE_S = 60.0
@@ -74,7 +74,7 @@ async def _test_all(state: State, settings: Settings, names: tuple[str, ...]) ->
                 continue
             upstream = engines.of_pool(entry)
             for deployment in upstream.deployments:
-                finding = await _test(entry.name, deployment.name, deployment.engine)
+                finding = await _test(entry, deployment.name, deployment.engine)
                 findings.append(finding)
                 upstream.learn_context(finding.context)
             kept = ledger.engines().get(entry.name, (0.0, {}))[1]
@@ -84,7 +84,8 @@ async def _test_all(state: State, settings: Settings, names: tuple[str, ...]) ->
     return findings
 
 
-async def _test(name: str, address: str, engine: Engine) -> Finding:
+async def _test(entry: PoolEntry, address: str, engine: Engine) -> Finding:
+    name = entry.name
     request = ChatRequest(
         messages=(Message("user", PROMPT),),
         max_tokens=16,
@@ -105,11 +106,36 @@ async def _test(name: str, address: str, engine: Engine) -> Finding:
         if done is None:
             raise UpstreamError(f"{name} ended without an answer.")
         context = (await engine.capabilities()).context
+    except DeadlineExceeded:
+        what = "come to the end of its few tokens" if first_s else "begin to answer"
+        return Finding(name, address, False, f"{name} did not {what} within {PATIENCE_S:g} s.")
     except EdgeCloudError as error:
-        return Finding(name, address, False, error.message)
+        return Finding(name, address, False, await _explained(entry, engine, error))
     rest_s = time.monotonic() - began - first_s
     rate = done.usage.completion_tokens / rest_s if rest_s > 0 else 0.0
     said = f"first token after {first_s:.2f} s"
     said += f", {context:,} tokens of context" if context else ""
     said += "" if text.strip() else "; it said nothing that can be read"
     return Finding(name, address, True, said, context, first_s, rate)
+
+
+async def _explained(entry: PoolEntry, engine: Engine, error: EdgeCloudError) -> str:
+    """The error's sentence, or a better one where the model or the address is not what it should be."""
+    from ...pool.client import RemoteEngine
+
+    if not (isinstance(error, UpstreamError) and error.upstream_status == 404):
+        return error.message
+    if not isinstance(engine, RemoteEngine):
+        return error.message
+    try:
+        listed = await engine.models()
+    except EdgeCloudError as other:
+        if isinstance(other, UpstreamError) and other.upstream_status == 404:
+            return (
+                f"{entry.name} has neither chat nor models there: check its url, which usually ends in /v1."
+            )
+        return error.message
+    if entry.model in listed or not listed:
+        return error.message
+    known = ", ".join(listed[:12])
+    return f"{entry.name} has no model {entry.model}: set its model to one that it lists ({known})."

@@ -35,7 +35,8 @@ def decode_error(status: int, body: Any, *, retry_after: float | None = None) ->
         return deadline_error()
     if status in (400, 413, 422) and _is_context(body, message):
         return _context_error(body, message)
-    said = f": {message}" if message else "."
+    said = f": {message}" if message else ""
+    said += "" if said.endswith((".", "!", "?", "…")) else "."
     if status in (400, 422):
         error = body.get("error") if isinstance(body, dict) else None
         param = error.get("param") if isinstance(error, dict) else None
@@ -51,7 +52,9 @@ def decode_error(status: int, body: Any, *, retry_after: float | None = None) ->
     if status == 503:
         return Unavailable(f"The upstream is not ready{said}", retry_after=retry_after)
     if status in (401, 403):
-        return UpstreamError(f"The upstream refused our key ({status}).", upstream_status=status)
+        return UpstreamError(
+            f"The upstream refused our key ({status}): check its api_key.", upstream_status=status
+        )
     return UpstreamError(
         f"The upstream failed with status {status}{said}", upstream_status=status, retry_after=retry_after
     )

@@ -136,3 +136,39 @@ def test_nothing_is_tested_offline(server: Live, monkeypatch: pytest.MonkeyPatch
     result = pool("test")
     assert result.exit_code == 1
     assert "offline" in result.stdout
+
+
+def found(*fields: str) -> str:
+    """What `pool test` says of one server with these options."""
+    pool("add", "box", *fields)
+    result = pool("test", "--json")
+    assert result.exit_code == 1
+    (finding,) = json.loads(result.stdout)
+    detail: str = finding["detail"]
+    assert detail.startswith("box "), detail
+    assert detail.endswith("."), detail
+    assert "\n" not in detail
+    return detail
+
+
+def test_a_wrong_model_is_told_with_those_that_there_are(server: Live) -> None:
+    detail = found(f"{server.url}/v1", "--model", "huge")
+    assert detail == "box has no model huge: set its model to one that it lists (auto, tiny, fake-embedder)."
+
+
+def test_a_refused_key_and_a_wrong_scheme_are_told_apart() -> None:
+    with live_server(FakeEngine(name="tiny"), api_keys=("a-key-of-sixteen-letters",)) as live:
+        assert found(f"{live.url}/v1", "--model", "tiny") == "box refused our key (401): check its api_key."
+        pool("rm", "box")
+        https = live.url.replace("http:", "https:")
+        assert "should be http:// or https://" in found(f"{https}/v1", "--model", "tiny")
+
+
+def test_an_address_that_is_no_api_is_told(server: Live) -> None:
+    assert "check its url, which usually ends in /v1" in found(f"{server.url}/v2/x", "--model", "tiny")
+
+
+def test_a_server_that_never_begins_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgecloud.app.cli.pool_test.PATIENCE_S", 0.5)
+    with live_server(FakeEngine(name="tiny", hang_at=0)) as live:
+        assert "did not begin to answer within 0.5 s" in found(f"{live.url}/v1", "--model", "tiny")

@@ -73,6 +73,14 @@ async def test_a_certificate_that_no_one_vouches_for_is_refused(tmp_path: Path) 
             await gather(engine)
 
 
+async def test_plain_http_to_a_port_of_tls_is_told_so(tmp_path: Path) -> None:
+    tls = make_certificate(tmp_path)
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=tls)
+    async with server, engine_at(f"http://127.0.0.1:{port_of(server)}/v1") as engine:
+        with pytest.raises(UpstreamError, match=r"should be https://|without an answer"):
+            await gather(engine)
+
+
 async def test_a_connection_that_is_never_made_is_given_up() -> None:
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
@@ -160,7 +168,7 @@ async def test_an_endless_error_body_is_read_only_in_part() -> None:
     error = await failure(script)
 
     assert sent < 16 * 1024 * 1024
-    assert error.message.startswith("The upstream failed with status 500")
+    assert error.message.startswith("gpu-box failed with status 500")
     assert len(error.message) < 400
 
 
