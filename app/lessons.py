@@ -85,18 +85,14 @@ class Lessons:
         """What estimates now, and the embedding of a question: None without an embedder, or where nothing
         would look at it.
         """
-        quality = await self.quality()
-        if not isinstance(quality, LearnedQuality) or not text.strip():
-            return quality, None
-        try:
-            embedder = await self._find_embedder()
-            if embedder.fingerprint != quality.fingerprint:
-                return quality, None
-            values = (await embedder.embed([gist(text)])).vectors[0]
-        except EdgeCloudError as error:
-            log.info("no vector for the router: %s", error.message)
-            return quality, None
-        return quality, Vector(tuple(values), embedder.fingerprint)
+        if not text.strip():
+            return await self.quality(), None
+        # Whether there are new verdicts is looked up meanwhile, once it is known that vectors are of use.
+        known = self._quality if isinstance(self._quality, LearnedQuality) else await self.quality()
+        if not isinstance(known, LearnedQuality):
+            return known, None
+        vector, quality = await asyncio.gather(self._embed(text, known.fingerprint), self.quality())
+        return quality, vector
 
     def answered(self, facts: Facts, view: EngineView, chat_id: str | None) -> None:
         """Remember an answer, so that there can be a verdict on it. The same question again in its chat is a
@@ -150,6 +146,17 @@ class Lessons:
             await asyncio.to_thread(self._outcomes.close)
 
     # ------------------------------------------------------------------------------------------------- inside
+
+    async def _embed(self, text: str, fingerprint: str) -> Vector | None:
+        try:
+            embedder = await self._find_embedder()
+            if embedder.fingerprint != fingerprint:
+                return None
+            values = (await embedder.embed([gist(text)])).vectors[0]
+        except EdgeCloudError as error:
+            log.info("no vector for the router: %s", error.message)
+            return None
+        return Vector(tuple(values), embedder.fingerprint)
 
     def _current(self) -> Quality:
         if self._shipped is None:

@@ -29,6 +29,12 @@ class Calibration(NamedTuple):
         return sigmoid(self.a * up + self.b * down + self.c)
 
 
+def calibrated(chances: Doubles, calibrations: Doubles) -> Doubles:
+    """Chances (n, models), each model's by its own calibration (models, 3)."""
+    (up, down), (a, b, c) = _logs(chances), calibrations.T
+    return sigmoid(a * up + b * down + c)
+
+
 def calibrate(chances: Doubles, outcomes: Doubles, weights: Doubles | None = None) -> Calibration:
     """Fitted to chances that were given to rows before their outcomes (0..1) were known."""
     up, down = _logs(chances)

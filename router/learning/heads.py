@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .calibration import Calibration, calibrate
+from .calibration import Calibration, calibrate, calibrated
 from .features import LENGTH, Floats
 from .logistic import Doubles, fit, logit, sigmoid
 from .rows import Array, Rows, pack, unit, unpack
@@ -49,6 +49,17 @@ class Head(NamedTuple):
     usual: float
 
 
+class _Asked(NamedTuple):
+    """The rows with scores for some models: their numbers, the models' columns, and the scores (rows, models)
+    with each model's mean. Models that were asked the same questions share their neighbours.
+    """
+
+    rows: Array
+    columns: list[int]
+    scores: Doubles
+    means: Doubles
+
+
 class Heads:
     """Heads for all models of the rows."""
 
@@ -56,18 +67,15 @@ class Heads:
         self.rows = rows
         self.heads = heads
         self._center, self._spread = center, spread
-        self._keys = self._key(rows.vectors, self.scaled(rows.features))
+        # Stored by dimension: one question is compared with all rows faster so.
+        self._keys = np.ascontiguousarray(self._key(rows.vectors, self.scaled(rows.features)).T)
         self._last: tuple[bytes, Floats] = b"", np.empty((0, 0), np.float32)
-        # Models that were asked the same questions share their neighbours.
-        self._asked: list[tuple[Array, list[int]]] = []
-        for column in range(len(rows.models)):
-            known = np.flatnonzero(~np.isnan(rows.scores[:, column]))
-            for others, columns in self._asked:
-                if np.array_equal(known, others):
-                    columns.append(column)
-                    break
-            else:
-                self._asked.append((known, [column]))
+        self._asked = _asked(rows)
+        # A model a column, so that all of them are one product.
+        self._linear = np.stack([head.linear for head in heads], 1)
+        self._calibrations = np.array([head.calibration for head in heads])
+        self._skills = np.array([head.skill for head in heads])
+        self._usual = np.array([head.usual for head in heads])
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -84,12 +92,13 @@ class Heads:
 
     def by_length(self, features: Floats) -> Doubles:
         """What is left without neighbours, not calibrated: (q, models)."""
-        return np.stack([_by_length(head.skill, features) for head in self.heads], 1)
+        return _by_length(self._skills, features[:, LENGTH, None])
 
     def nearest(self, vector: Floats, features: Floats, number: int) -> list[tuple[int, float]]:
         """The rows that weigh most for a question (vector and features of one), with their cosine."""
         similar = self._similar(self._key(vector[None], self.scaled(features[None])))[0]
-        best = np.argsort(-similar)[:number]
+        best = _largest(similar[None], min(number, len(similar)))[1][0]
+        best = best[np.argsort(-similar[best])]
         return [(int(row), float(self.rows.vectors[row] @ vector)) for row in best]
 
     # ------------------------------------------------------------------------------------------------- inside
@@ -97,30 +106,24 @@ class Heads:
     def _predict(self, vectors: Floats, features: Floats) -> Chances:
         scaled = self.scaled(features)
         raw, nearness = self._raw(self._key(vectors, scaled), np.hstack([vectors * VECTOR_SCALE, scaled]))
-        usual = np.array([head.usual for head in self.heads])
-        trust = _trust(nearness, usual)
+        trust = _trust(nearness, self._usual)
         blend = trust * raw + (1 - trust) * self.by_length(features)
-        p_ok = [head.calibration(blend[:, column]) for column, head in enumerate(self.heads)]
-        return Chances(np.stack(p_ok, 1), trust)
+        return Chances(calibrated(blend, self._calibrations), trust)
 
     def _raw(self, keys: Floats, inputs: Floats) -> tuple[Doubles, Doubles]:
         """Not calibrated: chances and nearness, (q, models) each."""
         shape = len(keys), len(self.models)
         chances, nearness = np.empty(shape), np.empty(shape)
         similar = self._similar(keys)
-        for known, columns in self._asked:
+        linear = sigmoid(inputs @ self._linear[:-1] + self._linear[-1])
+        for known, columns, scores, means in self._asked:
             among = similar if len(known) == len(self.rows) else similar[:, known]
             near, index = _largest(among, min(NEIGHBOURS, len(known)))
             weights = np.exp(SHARPENING * near)
             weights *= near.shape[1] / weights.sum(1, keepdims=True)
             nearness[:, columns] = np.sort(near, 1)[:, -NEAREST:].mean(1)[:, None]
-            for column in columns:
-                scores = self.rows.scores[known, column]
-                voted = (weights * scores[index]).sum(1) + PRIOR_ROWS * scores.mean()
-                linear = self.heads[column].linear
-                chances[:, column] = (
-                    voted / (near.shape[1] + PRIOR_ROWS) + sigmoid(inputs @ linear[:-1] + linear[-1])
-                ) / 2
+            voted = (weights[:, :, None] * scores[index]).sum(1) + PRIOR_ROWS * means
+            chances[:, columns] = (voted / (near.shape[1] + PRIOR_ROWS) + linear[:, columns]) / 2
         return chances, nearness
 
     def _similar(self, keys: Floats) -> Floats:
@@ -128,7 +131,7 @@ class Heads:
         asked = keys.tobytes() if len(keys) == 1 else b""
         if asked and self._last[0] == asked:
             return self._last[1]
-        similar: Floats = np.matmul(keys, self._keys.T)
+        similar: Floats = np.matmul(keys, self._keys)
         if asked:
             self._last = asked, similar
         return similar
@@ -166,7 +169,8 @@ def fit_heads(rows: Rows, seed: int = 0) -> Heads:
         known = ~np.isnan(rows.scores[:, column])
         usual = float(np.quantile(nearness[known, column], USUAL))
         trust = _trust(nearness[known, column], usual)
-        blend = trust * raw[known, column] + (1 - trust) * _by_length(head.skill, rows.features[known])
+        by_length = _by_length(head.skill, rows.features[known, LENGTH])
+        blend = trust * raw[known, column] + (1 - trust) * by_length
         found = calibrate(blend, rows.scores[known, column])
         finished.append(head._replace(calibration=found, usual=usual))
     return Heads(rows, finished, center, spread)
@@ -187,8 +191,22 @@ def _trust(nearness: Doubles, usual: Doubles | float) -> Doubles:
     return sigmoid((nearness - usual) / SHARPNESS)
 
 
-def _by_length(skill: float, features: Floats) -> Doubles:
-    return sigmoid(skill - LENGTH_SLOPE * (features[:, LENGTH].astype(np.float64) - MIDDLING))
+def _by_length(skill: Doubles | float, lengths: Floats) -> Doubles:
+    return sigmoid(skill - LENGTH_SLOPE * (lengths.astype(np.float64) - MIDDLING))
+
+
+def _asked(rows: Rows) -> list[_Asked]:
+    found: list[tuple[Array, list[int]]] = []
+    for column in range(len(rows.models)):
+        known = np.flatnonzero(~np.isnan(rows.scores[:, column]))
+        for others, columns in found:
+            if np.array_equal(known, others):
+                columns.append(column)
+                break
+        else:
+            found.append((known, [column]))
+    scores = [np.ascontiguousarray(rows.scores[np.ix_(known, columns)]) for known, columns in found]
+    return [_Asked(*one, each, each.mean(0)) for one, each in zip(found, scores, strict=True)]
 
 
 def _largest(similar: Floats, number: int) -> tuple[Floats, Array]:

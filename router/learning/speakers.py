@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..priors import SKILL_PER_DECADE, UNKNOWN_SIZE, parameters_of
-from ..world import EngineView
+from ..world import EngineKind, EngineView
 
 # What a name says beside family, version and size; a quantised model is taken for the model.
 _FILLER = re.compile(
@@ -54,13 +55,18 @@ class Voice(NamedTuple):
 
 def voice_of(engine: EngineView, models: Sequence[str]) -> Voice:
     """The voice of an engine among models with known outcomes."""
-    name = signature(engine.model)
+    return _voice_of(engine.model, engine.kind, engine.parameters, tuple(models))
+
+
+@lru_cache(maxsize=256)
+def _voice_of(asked: str, kind: EngineKind, parameters: float | None, models: tuple[str, ...]) -> Voice:
+    name = signature(asked)
     for column, model in enumerate(models):
         if signature(model) == name:
             return Voice((Speaker(column, 1.0, 0.0),), _EXACT, f"known outcomes of {model}")
-    known = engine.parameters or size_of(engine.model)
-    size = known or UNKNOWN_SIZE[engine.kind]
-    family = _family(engine.model)
+    known = parameters or size_of(asked)
+    size = known or UNKNOWN_SIZE[kind]
+    family = _family(asked)
     speakers = []
     for column, model in enumerate(models):
         theirs = size_of(model)
