@@ -361,9 +361,6 @@ class Gateway:
         if run.request.door == "http":
             # Nobody there reads that sentence, so nobody waits for the disk; aclose does.
             wait_s = 0.0
-        if run.request.door == "http":
-            # Nobody there reads that sentence, so nobody waits for the disk; aclose does.
-            wait_s = 0.0
         outcome = "ok" if status == "complete" else "interrupted" if error is None else error.code or "failed"
         chat_id = turn.turn.chat_id if turn else run.request.chat_id
         closing = run.closing(receipt, outcome, chat_id)
