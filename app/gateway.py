@@ -16,7 +16,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from edgecloud.engine import Embedder, Engine
-from edgecloud.errors import BadRequest, EdgeCloudError, InternalError, NotFound
+from edgecloud.errors import BadRequest, EdgeCloudError, InternalError, NotFound, StorageError
 from edgecloud.settings import PoolEntry, Settings
 from edgecloud.types import (
     ChatRequest,
@@ -227,7 +227,8 @@ class Gateway:
 
         if request.model != "auto" and not self._is_routed(request):
             return named_story(request, await self._named(request))
-        return plan_story(await self.routing.plan(request, dry=True))
+        chat_id = await self._chat_that_pays(request)
+        return plan_story(await self.routing.plan(request, dry=True, chat_id=chat_id))
 
     async def why(self, request_id: str, *, tenant: str | None = None) -> dict[str, Any]:
         """What was decided for a request of the past and what came of it; with a `tenant` only that key's
@@ -294,7 +295,7 @@ class Gateway:
         request = run.request
         if self._is_routed(request):
             routing = self.routing
-            plan = await routing.plan(request, left_s=run.left_s)
+            plan = await routing.plan(request, left_s=run.left_s, chat_id=await self._chat_that_pays(request))
 
             async def answer(chat_id: str | None) -> AsyncGenerator[EngineEvent, None]:
                 return (await routing.execution(run, plan, chat_id)).events()
@@ -334,6 +335,15 @@ class Gateway:
         if not self.settings.pool:
             return False
         return request.model == "auto" or self.catalog.pool(request.model) is not None
+
+    async def _chat_that_pays(self, request: ChatRequest) -> str | None:
+        """The chat whose budget holds where the request doesn't name one; "" for one that it begins."""
+        if self.settings.budget.per_chat is None or self.journal is None or not request.journal:
+            return None
+        try:
+            return await self.journal.read(lambda history: history.chat_of(request)) or ""
+        except StorageError:
+            return None  # without history nobody knows what is one chat
 
     async def _begin(self, request: ChatRequest) -> tuple[OpenTurn | None, str | None]:
         if self.journal is None or not request.journal:

@@ -77,9 +77,17 @@ class Routing:
         self._keys = KeyDesk(settings, books)
         self.engines = Engines(settings, models, books)
 
-    async def plan(self, request: ChatRequest, *, dry: bool = False, left_s: float | None = None) -> Plan:
+    async def plan(
+        self,
+        request: ChatRequest,
+        *,
+        dry: bool = False,
+        left_s: float | None = None,
+        chat_id: str | None = None,
+    ) -> Plan:
         """Decide. Waits for an engine that comes back in time where all that is left only rest. A `dry` run
-        waits for nobody and leaves no trace. Raises the refusal of an empty set.
+        waits for nobody and leaves no trace. `chat_id` is whose budget pays, "" a new chat's, where the
+        request doesn't say. Raises the refusal of an empty set.
         """
         upstreams = await self.engines.all()
         privacy = await self._privacy.look_at(request, remember=not dry)
@@ -93,7 +101,7 @@ class Routing:
                 covers=self._covers(request.model),
                 left_s=None if left_s is None else max(0.0, left_s - spent_s),
             )
-            world = await self._world(request, upstreams, facts)
+            world = await self._world(request, upstreams, facts, chat_id)
             allowed = permit(facts, world, self._settings)
             if allowed.engines:
                 quality, facts = await self._estimating(request, facts, allowed)
@@ -180,7 +188,9 @@ class Routing:
             return (entry.name,)
         return None if model == "auto" else (model,)
 
-    async def _world(self, request: ChatRequest, upstreams: dict[str, Upstream], facts: Facts) -> World:
+    async def _world(
+        self, request: ChatRequest, upstreams: dict[str, Upstream], facts: Facts, chat_id: str | None
+    ) -> World:
         settings, now = self._settings, time.time()
         session, tokens = session_of(request), facts.estimated_tokens
         return World(
@@ -189,17 +199,18 @@ class Routing:
                 upstream.view(now, self._warmth.tokens(session, upstream.name, tokens))
                 for upstream in upstreams.values()
             ),
-            budgets=await self._budgets(request, now),
+            budgets=await self._budgets(request, now, chat_id),
             key=await self._keys.limits_of(request.tenant),
             currency=settings.budget.currency,
             rates=settings.budget.rates,
         )
 
-    async def _budgets(self, request: ChatRequest, now: float) -> tuple[Budget, ...]:
+    async def _budgets(self, request: ChatRequest, now: float, chat_id: str | None) -> tuple[Budget, ...]:
         settings = self._settings.budget
         if not settings.is_limited or self._books is None:
             return ()
-        limits = limits_of(settings, now, chat_id=request.chat_id, tenant=request.tenant)
+        chat_id = request.chat_id if chat_id is None else chat_id
+        limits = limits_of(settings, now, chat_id=chat_id, tenant=request.tenant)
         try:
             sums = await self._books.do(lambda ledger: ledger.sums(limits))
         except StorageError:

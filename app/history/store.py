@@ -39,6 +39,11 @@ class History(Database):
         with self._writing() as connection:
             return writing.begin(connection, request, self._owner, self._clock())
 
+    def chat_of(self, request: ChatRequest) -> str | None:
+        """The chat that a request goes on with; None where it begins one."""
+        with self._reading() as connection:
+            return writing.chat_of(connection, request)
+
     def append(self, turn: Turn, index: int, text: str, reasoning: str = "") -> None:
         """Keep a slice of a running answer; of one that was removed meanwhile, nothing."""
         with self._writing() as connection:

@@ -64,6 +64,15 @@ def begin(connection: sqlite3.Connection, request: ChatRequest, owner: Owner, no
     return Turn(chat_id, answers)
 
 
+def chat_of(connection: sqlite3.Connection, request: ChatRequest) -> str | None:
+    """The chat that `begin` would write the request to; None where it would make one."""
+    if request.chat_id is not None:
+        return request.chat_id
+    prompt, _ = prompt_of(request)
+    found = _known(connection, request, prompt, paths_of(prompt))
+    return found[0] if found else None
+
+
 def append(connection: sqlite3.Connection, message_id: str, text: str, reasoning: str, now: float) -> None:
     """Keep a slice of a running answer; of one that was removed meanwhile, nothing."""
     if touch(connection, message_id, now):
@@ -168,9 +177,8 @@ def _place(
     of the prompt are already there.
     """
     paths = paths_of(prompt)
-    found = _longest_prefix(connection, request, paths)
-    # A shared system prompt alone doesn't make two conversations one.
-    if found and (request.chat_id or any(message.role != "system" for message in prompt[: found[2]])):
+    found = _known(connection, request, prompt, paths)
+    if found:
         chat_id, parent_id, num_known = found
         return chat_id, parent_id, paths[num_known - 1], num_known
     chat_id = request.chat_id or new_id("chat")
@@ -180,6 +188,17 @@ def _place(
         (chat_id, title_of(prompt), request.door, request.tenant, request.model, now, now),
     )
     return chat_id, None, ROOT_PATH, 0
+
+
+def _known(
+    connection: sqlite3.Connection, request: ChatRequest, prompt: Sequence[Message], paths: Sequence[bytes]
+) -> tuple[str, str, int] | None:
+    """As `_longest_prefix`; None where that is no conversation yet."""
+    found = _longest_prefix(connection, request, paths)
+    # A shared system prompt alone doesn't make two conversations one.
+    if found and (request.chat_id or any(message.role != "system" for message in prompt[: found[2]])):
+        return found
+    return None
 
 
 def _longest_prefix(

@@ -12,6 +12,8 @@ import httpx
 import pytest
 
 from edgecloud.app.books import Books
+from edgecloud.app.history import History
+from edgecloud.app.journal import Journal
 from edgecloud.app.proxy.app import create_app
 from edgecloud.errors import Overloaded, UpstreamError
 from edgecloud.http.drain import Drain
@@ -35,6 +37,7 @@ def house(
     keys: tuple[str, ...] = (),
     limited: tuple[dict[str, Any], ...] = (),
     attempts: int = 4,
+    with_history: bool = False,
     **settings: Any,
 ) -> Iterator[httpx.Client]:
     """A server with a local engine `small` and a pool `big`."""
@@ -50,6 +53,8 @@ def house(
     small = FakeEngine([b"local"], name="small")
     books = Books(lambda: Ledger(folder / "edgecloud.db"))
     gateway = fake_gateway(small, big, settings=made, books=books)
+    if with_history:
+        gateway.journal = Journal(lambda: History(folder / "edgecloud.db"))
     drain = Drain()
     app = create_app(gateway, made, drain=drain, metrics=Metrics())
     with live_app(app, drain, 0.0, gateway.aclose) as live, client(live.url) as http:
@@ -247,3 +252,30 @@ def test_a_key_is_refused_when_its_day_is_used_up(tmp_path: Path, model: str, st
     with house(tmp_path, limited=limited) as http:
         answers = [http.post("/v1/chat/completions", json=body, headers=bearer("k1")) for _ in range(3)]
     assert [answer.status_code for answer in answers] == statuses
+
+
+def test_the_budget_of_a_chat_is_known_before_anybody_is_chosen(tmp_path: Path) -> None:
+    asked = chat(model="big", max_tokens=1)
+    with house(tmp_path, price=10.0, with_history=True, budget={"per_chat": 0.000015}) as http:
+        said = http.post("/v1/chat/completions", json=asked).json()["choices"][0]["message"]
+        turns = [*asked["messages"], said, {"role": "user", "content": "And then?"}]
+        same_chat = {**asked, "messages": turns}
+        spent = http.post("/v1/chat/completions", json=same_chat)
+        planned = http.post("/route/explain", json=same_chat)
+        elsewhere = http.post("/v1/chat/completions", json={**same_chat, "model": "auto"})
+        new_chat = http.post("/v1/chat/completions", json=chat("Something else", model="big", max_tokens=1))
+
+    assert (spent.status_code, spent.json()["error"]["code"]) == (402, "budget_exceeded")
+    assert "the chat's budget" in spent.json()["error"]["message"]
+    assert planned.json()["error"]["message"] == spent.json()["error"]["message"]
+    assert text_of(elsewhere) == "local"
+    assert elsewhere.headers["x-edgecloud-attempts"] == "small=ok"
+    assert text_of(new_chat) == "pool"
+
+
+def test_a_chat_that_would_not_fit_its_budget_is_not_begun(tmp_path: Path) -> None:
+    with house(tmp_path, price=10.0, with_history=True, budget={"per_chat": 0.000005}) as http:
+        answer = http.post("/v1/chat/completions", json=chat(model="big", max_tokens=1))
+
+    assert answer.status_code == 402
+    assert "the chat's budget" in answer.json()["error"]["message"]
