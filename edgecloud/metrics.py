@@ -87,6 +87,10 @@ class Metrics:
                     "Main memory that keeps finished sequences for a next turn.",
                 ),
                 ("preemptions", "num_preemptions", "Sequences put back for want of KV room since the load."),
+                ("saved", "prefixes_saved", "Computed prefixes that went to disk since the load."),
+                ("saved_bytes", "prefix_saved_bytes", "Their size."),
+                ("restored", "prefixes_restored", "Prefixes that came from disk since the load."),
+                ("restored_bytes", "prefix_restored_bytes", "Their size."),
             )
         }
         labels = ("model",)

@@ -388,7 +388,8 @@ class Capabilities:
 class KvUse:
     """The KV memory of a loaded model, in cells of one token each; `recent` ones only keep finished sequences
     for the next turn, and so do `parked_bytes` of main memory. `preemptions` counts sequences put back for
-    want of room since the model was loaded.
+    want of room since the model was loaded; `saved` and `restored` count prefixes that went to disk and came
+    from there since then.
     """
 
     model: str
@@ -397,6 +398,10 @@ class KvUse:
     recent: int
     preemptions: int = 0
     parked_bytes: int = 0
+    saved: int = 0
+    saved_bytes: int = 0
+    restored: int = 0
+    restored_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,10 @@ class Batcher:
             used_cells=self._kv.used_cells,
             recent_cells=self._kv.recent_cells,
             parked_bytes=self._kv.parked_bytes,
+            saved=self._saving.num_saved,
+            saved_bytes=self._saving.saved_bytes,
+            restored=self._kv.num_restored,
+            restored_bytes=self._kv.restored_bytes,
         )
 
     @property

@@ -131,6 +131,10 @@ class LocalEngine:
                 recent=stats.recent_cells,
                 preemptions=stats.preemptions,
                 parked_bytes=stats.parked_bytes,
+                saved=stats.saved,
+                saved_bytes=stats.saved_bytes,
+                restored=stats.restored,
+                restored_bytes=stats.restored_bytes,
             ),
         )
         if loaded.batcher.is_healthy:

@@ -50,6 +50,9 @@ class KvMemory:
         self._ledger = CellLedger()
         self._recent = RecentSequences()
         self._parked = ParkedPrefixes(parked_bytes)
+        self.num_restored = 0
+        """Prefixes that came from disk."""
+        self.restored_bytes = 0
         self._free_ids = list(range(context.num_sequences))
         self.recent_cells = 0
 
@@ -244,6 +247,9 @@ class KvMemory:
         is_whole = restored and self._context.last_position(seq_id) == len(parked.tokens) - 1
         if is_whole and self._is_from_the_start(seq_id) and self._context.remove(seq_id, source.length):
             self._ledger.grow(seq_id, source.length)
+            if source.fetch is not None:
+                self.num_restored += 1
+                self.restored_bytes += len(parked.state)
             return
         self._context.remove(seq_id)
         if source.fetch is not None and has_room and not is_whole and (restored or was_empty):

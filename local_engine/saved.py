@@ -158,6 +158,8 @@ class ModelPrefixes:
         self._name = name
         self._path = path
         self._kv_type = kv_type
+        self.num_saved = 0
+        self.saved_bytes = 0
 
     @cached_property
     def kind(self) -> StateKind:
@@ -233,7 +235,7 @@ class ModelPrefixes:
             return False
 
         def write(store: PrefixStore) -> None:
-            store.save(
+            state_id = store.save(
                 self.kind,
                 parked.tokens,
                 parked.state,
@@ -242,6 +244,9 @@ class ModelPrefixes:
                 num_uses=parked.num_uses,
                 keep_going=lambda: self._saved.keeps_going,
             )
+            if state_id is not None:
+                self.num_saved += 1
+                self.saved_bytes += len(parked.state)
 
         parked.is_saved = self._saved.write(write, len(parked.state))
         return parked.is_saved

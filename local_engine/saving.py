@@ -23,6 +23,15 @@ class Saving:
         self._pacer = pacer
         self._wake = wake
 
+    @property
+    def num_saved(self) -> int:
+        """Prefixes that went to disk."""
+        return self._saved.num_saved if self._saved is not None else 0
+
+    @property
+    def saved_bytes(self) -> int:
+        return self._saved.saved_bytes if self._saved is not None else 0
+
     def fetch(self, sequence: Sequence, kv: KvMemory, running: Iterable[Sequence]) -> Fetch | None:
         """Ask for the beginning of a prompt of which memory has too little."""
         if self._saved is None or sequence.scores_prompt:

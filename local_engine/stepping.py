@@ -42,6 +42,10 @@ class BatcherStats:
     used_cells: int = 0
     recent_cells: int = 0
     parked_bytes: int = 0
+    saved: int = 0
+    saved_bytes: int = 0
+    restored: int = 0
+    restored_bytes: int = 0
     threads: int = 0
 
 

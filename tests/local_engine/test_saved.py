@@ -474,3 +474,22 @@ async def test_trouble_with_the_file_costs_no_answer_and_is_told_once(
     told = [notice for text in texts for notice in (await ask(engine, text, chat_id=CHAT))[1]]
     assert len(told) == 1
     assert "prefixes.db" in told[0]
+
+
+@pytest.mark.model
+async def test_what_went_to_disk_and_came_back_is_counted(
+    model: Model, make_batcher: MakeBatcher, make_saved: MakeSaved, path: Path
+) -> None:
+    prompt = words(model, 150)
+    one, two = make_saved(), make_saved()
+    before = make_batcher(cells=2048, saved=one.of_model("smollm2", model.path, "f16"))
+    await collect(before.submit(job(prompt, 8, chat_id=CHAT)))
+    await asyncio.to_thread(before.close)
+    await asyncio.to_thread(one.close)
+    after = make_batcher(cells=2048, saved=two.of_model("smollm2", model.path, "f16"))
+    await collect(after.submit(job(prompt, 8, chat_id=CHAT)))
+
+    (size,) = sqlite3.connect(path).execute("SELECT sum(bytes) FROM states").fetchone()
+    assert (before.stats().saved, before.stats().saved_bytes) == (1, size)
+    assert (after.stats().restored, after.stats().restored_bytes) == (1, size)
+    assert (before.stats().restored, after.stats().saved) == (0, 0)
