@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from edgecloud.engine import Embedder, Engine
 from edgecloud.errors import EdgeCloudError, NotKept, StorageError
+from edgecloud.models import STARTER_EMBEDDER
 from edgecloud.settings import Settings
 from edgecloud.types import CacheInfo, ChatRequest, Done, EngineEvent, Notice, Start
 
@@ -148,7 +149,11 @@ class Memory:
         cache = self._settings.cache
         # No answer outlives the chats of its time, also where a server runs on and on.
         days = min(cache.lifetime_days, self._settings.history.retention_days or cache.lifetime_days)
-        return key_of(request, languages=cache.languages, lifetime_s=86_400 * days)
+        languages = cache.languages
+        if self._settings.embedder == STARTER_EMBEDDER:
+            # Whatever was set: to it, questions in other languages are all alike.
+            languages = tuple(language for language in languages if language == "en")
+        return key_of(request, languages=languages, lifetime_s=86_400 * days)
 
     async def _look(self, key: Key, request: ChatRequest, answerers: Collection[str]) -> _Looked:
         """Look the request up; trouble is a miss."""

@@ -470,3 +470,14 @@ async def test_another_key_s_verdict_takes_no_answer_from_the_cache(tmp_path: Pa
             await gateway.feedback(first.receipt.id, "down", tenant="somebody else")
         second = finish(await collect(gateway, dataclasses.replace(mine, id="req-2")))
     assert second.receipt.cache.verdict == "exact"
+
+
+@pytest.mark.parametrize(("embedder", "num_texts"), [("minilm", 0), ("another", 1)])
+async def test_what_the_starter_embedder_can_t_read_it_is_not_given(
+    tmp_path: Path, embedder: str, num_texts: int
+) -> None:
+    counting = CountingEmbedder()
+    settings = Settings(embedder=embedder, cache=CacheSettings(languages=("en", "de")))
+    async with remembering(tmp_path, settings=settings, embedder=counting) as gateway:
+        await collect(gateway, ask("Warum ist der Himmel blau, wenn die Sonne scheint?"))
+    assert len(counting.texts) == num_texts
