@@ -83,6 +83,15 @@ def set_(key: str, value: str) -> None:
 
 
 @config.command()
+@click.argument("key")
+def unset(key: str) -> None:
+    """Take KEY out of the settings file, so that its default holds again."""
+    from edgecloud.config.editing import unset_value
+
+    unset_value(key)
+
+
+@config.command()
 def edit() -> None:
     """Open the settings file in your editor, and check it when you are done."""
     from edgecloud.config.loading import load, origins

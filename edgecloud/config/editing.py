@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from edgecloud.errors import ConfigError
 from edgecloud.folders import config_path
 from edgecloud.settings import Settings
 from edgecloud.toml_file import changed, read_text, replace_text
@@ -27,6 +28,10 @@ def set_value(key: str, value: object, *, check: Callable[[Settings], None] | No
     path = config_path().resolve()  # through a link to somebody's dotfiles
     parts = tuple(key.split("."))
     field = field_of(parts)
+    if field is None and parts[0] == "pool" and len(parts) > 1:
+        raise ConfigError(
+            "Pools are changed with `edgecloud pool add` and `pool rm`, or `edgecloud config edit`."
+        )
     if field is None:
         raise unknown(parts, "`config set`")
     if isinstance(value, str):
@@ -50,6 +55,31 @@ def set_value(key: str, value: object, *, check: Callable[[Settings], None] | No
     if check is not None:
         check(settings)
     replace_text(path, text)
+
+
+def unset_value(key: str) -> None:
+    """Take one setting out of `config.toml`, so that its default holds again, or a section with all it says.
+
+    Nothing is written unless the whole file is then valid. Raises `ConfigError`, also if it isn't there.
+    """
+    parts = tuple(key.split("."))
+
+    def change(document: Any) -> None:
+        tables = [document]
+        for part in parts[:-1]:
+            tables.append(tables[-1].get(part) if isinstance(tables[-1], dict) else None)
+        if not isinstance(tables[-1], dict) or parts[-1] not in tables[-1]:
+            raise ConfigError(
+                f"{key[:80]!r} isn't set in {config_path()}; `edgecloud config show` tells where it comes from."
+            )
+        del tables[-1][parts[-1]]
+        # A section that says nothing more goes too.
+        for parent, name in zip(reversed(tables[:-1]), reversed(parts[:-1]), strict=True):
+            if parent[name]:
+                break
+            del parent[name]
+
+    rewrite(change)
 
 
 def rewrite(change: Callable[[Any], None]) -> None:

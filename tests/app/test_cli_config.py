@@ -80,6 +80,31 @@ def test_set_writes_and_says_nothing(tmp_path: Path) -> None:
     assert tomllib.loads((tmp_path / "config.toml").read_text()) == {"server": {"port": 9000}}
 
 
+def test_unset_brings_the_default_back_and_keeps_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(
+        "# mine\nmodel = 'tiny'\n\n[server]  # the door\nport = 9\nhost = '127.0.0.2'\n"
+        "[aliases]\ngpt = 'tiny'\n"
+    )
+
+    for key in ("server.port", "aliases.gpt"):
+        assert edgecloud(tmp_path, "config", "unset", key).returncode == 0
+    assert path.read_text() == "# mine\nmodel = 'tiny'\n\n[server]  # the door\nhost = '127.0.0.2'\n"
+    assert edgecloud(tmp_path, "config", "unset", "server").returncode == 0
+    assert path.read_text().strip() == "# mine\nmodel = 'tiny'"
+
+    again = edgecloud(tmp_path, "config", "unset", "server.port")
+    assert again.returncode != 0
+    assert again.stderr.decode().count("\n") == 1
+    assert "'server.port' isn't set in" in again.stderr.decode()
+
+
+def test_what_is_in_a_list_is_not_set_by_its_number(tmp_path: Path) -> None:
+    done = edgecloud(tmp_path, "config", "set", "pool.0.name", "x")
+    assert done.returncode != 0
+    assert b"`edgecloud pool add`" in done.stderr
+
+
 def test_a_wrong_value_is_one_line(tmp_path: Path) -> None:
     done = edgecloud(tmp_path, "config", "set", "server.prot", "9000")
 
