@@ -70,7 +70,7 @@ def unset_value(key: str) -> None:
             tables.append(tables[-1].get(part) if isinstance(tables[-1], dict) else None)
         if not isinstance(tables[-1], dict) or parts[-1] not in tables[-1]:
             raise ConfigError(
-                f"{key[:80]!r} isn't set in {config_path()}; `edgecloud config show` tells where it comes from."
+                f"{key[:80]!r} isn't set in {config_path()}; `edgecloud config show` tells where it is from."
             )
         del tables[-1][parts[-1]]
         # A section that says nothing more goes too.
