@@ -6,6 +6,7 @@ whole numbers come back to exactly 0, which sums of floats do not.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from edgecloud.types import ChatRequest, Usage
@@ -52,15 +53,20 @@ def most_prompt_tokens(request: ChatRequest) -> int:
     if isinstance(request.prompt, tuple):
         return len(request.prompt) + TEMPLATE_TOKENS
     if request.prompt is not None:
-        return len(request.prompt.encode(errors="replace")) + TEMPLATE_TOKENS
-    total = TEMPLATE_TOKENS * (1 + len(request.messages))
+        return _size(request.prompt) + TEMPLATE_TOKENS
+    total = TEMPLATE_TOKENS * (1 + len(request.messages) + len(request.tools))
     for message in request.messages:
-        total += len(message.content.encode(errors="replace")) + IMAGE_TOKENS * len(message.images)
-        total += len((message.reasoning or "").encode(errors="replace"))
-        total += sum(len(call.name) + len(call.arguments.encode()) for call in message.tool_calls)
+        total += _size(message.content) + _size(message.reasoning or "") + IMAGE_TOKENS * len(message.images)
+        total += sum(_size(call.name) + _size(call.arguments) for call in message.tool_calls)
     for tool in request.tools:
-        total += TEMPLATE_TOKENS + len(tool.name) + len(tool.description.encode()) + len(str(tool.parameters))
+        # Templates write schemas with escapes, some of them indented.
+        schema = json.dumps(dict(tool.parameters), indent=4)
+        total += _size(tool.name) + _size(tool.description) + _size(schema)
     return total
+
+
+def _size(text: str) -> int:
+    return len(text.encode(errors="replace"))
 
 
 def most_usage(request: ChatRequest, max_tokens: int) -> Usage:

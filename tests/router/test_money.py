@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +36,12 @@ def test_parts_never_cost_less_than_the_whole(a: int, b: int, c: int, d: int) ->
     assert 0 <= apart - price.cost(Usage(a + c, b + d)) <= 1
 
 
+def test_the_most_counts_the_prompt_at_its_dearest() -> None:
+    usage = Usage(1000, 100, cached_tokens=500)
+    assert Price(1.0, 0.1, 4.0).most(usage) == Price(1.0, 1.0, 4.0).cost(usage)
+    assert Price(1.0, 3.0, 4.0).most(usage) == Price(3.0, 3.0, 4.0).cost(usage)
+
+
 def test_an_exact_price_is_not_rounded_up() -> None:
     assert Price(0.1, 0.1, 0.2).cost(Usage(3, 0)) == 300
     assert Price(0.0001, 0.0, 0.0).cost(Usage(1, 0)) == 1
@@ -44,6 +52,28 @@ def test_no_tokenizer_that_knows_bytes_makes_more_tokens(text: str) -> None:
     raw = len(text.encode(errors="replace"))
     for request in (ChatRequest(messages=(Message("user", text),)), ChatRequest(prompt=text)):
         assert most_prompt_tokens(request) >= raw + 4
+
+
+@given(
+    st.text(max_size=40),
+    st.text(max_size=40),
+    st.dictionaries(st.text(max_size=20), st.text(max_size=40), max_size=4),
+)
+def test_tools_count_however_a_template_writes_them(
+    name: str, description: str, schema: dict[str, str]
+) -> None:
+    def most(*tools: Tool) -> int:
+        return most_prompt_tokens(ChatRequest(messages=(Message("user", "x"),), tools=tools))
+
+    sizes = [
+        sum(len(text.encode(errors="replace")) for text in (name, description, written))
+        for written in (
+            json.dumps(schema, ensure_ascii=False),
+            json.dumps(schema),
+            json.dumps(schema, indent=4),
+        )
+    ]
+    assert most(Tool(name, description, schema)) - most() >= max(sizes)
 
 
 def test_everything_that_is_sent_counts() -> None:
