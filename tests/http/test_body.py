@@ -62,6 +62,7 @@ def test_depth_is_counted_not_brackets() -> None:
     assert parse_json(json.dumps(flat).encode()) == flat
     at_limit = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
     assert parse_json(at_limit)
+    assert parse_json(b"[[]," + b"[" * (MAX_DEPTH - 1) + b"1" + b"]" * MAX_DEPTH)
     with pytest.raises(BadRequest, match="deeper"):
         parse_json(b"[" + at_limit + b"]")
 
@@ -120,7 +121,7 @@ def test_a_damaged_packing_is_400(serve: Serve, encoding: str) -> None:
     pack = {"gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstandard.compress}[encoding]
     packed = pack(json.dumps(chat("x" * 1000)).encode())
     with client(serve().url) as http:
-        for body in (b"nonsense", packed[: len(packed) // 2]):
+        for body in (b"nonsense", packed[: len(packed) // 2], packed + b"more"):
             answer = http.post(PATH, content=body, headers={"content-encoding": encoding})
             assert answer.status_code == 400
 
@@ -238,6 +239,21 @@ async def test_half_sent_bodies_share_a_budget() -> None:
         await bodies.read({"headers": []}, never_ends)
     assert asked == 1
     assert bodies._arriving == 220
+
+
+async def test_bodies_that_came_to_their_end_leave_the_budget_to_the_next() -> None:
+    bodies = Bodies(100, budget=150)
+
+    async def body_of(*sizes: int) -> int:
+        pieces = [{"type": "http.request", "body": b"x" * size, "more_body": True} for size in sizes]
+        coming = iter([*pieces, {"type": "http.request", "body": b"", "more_body": False}])
+
+        async def receive() -> Message:
+            return next(coming)
+
+        return len(await bodies.read({"headers": []}, receive))
+
+    assert [await body_of(50, 40) for _ in range(4)] == [90] * 4
 
 
 async def test_a_body_that_stops_arriving_is_given_up() -> None:

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 
+from edgecloud.errors import Unavailable
+from edgecloud.http.asgi import Message
+from edgecloud.http.drain import Drain, Watch
 from tests.support.fake_engine import FakeEngine
 from tests.support.live import PATIENCE_S, Live, eventually
 from tests.support.requests import chat, client, frames, post_bytes
@@ -127,3 +131,32 @@ def test_a_stopping_server_does_not_wait_for_half_a_request(serve: Serve) -> Non
         live.stop()
         live.thread.join(PATIENCE_S)
         assert not live.thread.is_alive()
+
+
+async def hangs() -> Message:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def test_work_that_would_begin_after_the_end_is_refused() -> None:
+    drain = Drain()
+    drain.expire()
+    with pytest.raises(Unavailable):
+        async with Watch(hangs, drain):
+            pytest.fail("it began")
+
+
+async def test_who_is_cancelled_from_outside_too_is_cancelled() -> None:
+    drain = Drain()
+
+    async def work() -> None:
+        async with Watch(hangs, drain):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0.01)
+    drain.expire()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not drain.watches

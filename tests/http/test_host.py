@@ -49,6 +49,7 @@ def test_names_of_this_machine_are_answered(serve: Serve, host: str) -> None:
         "[2001:db8::1]",
         "192.168.1.7",
         "[::1",
+        "[localhost]",
         "127.0.0.1 evil.example",
     ],
 )
@@ -79,6 +80,13 @@ def test_a_server_on_the_network_answers_to_addresses_but_not_to_unknown_names()
     assert check._allows("[2001:db8::1]")
     assert check._allows("box.lan")
     assert not check._allows("evil.example")
+
+
+async def test_what_is_remembered_of_hosts_is_bounded() -> None:
+    check = HostCheck(nothing)
+    for port in range(200):
+        await check({"type": "http", "headers": [(b"host", b"localhost:%d" % port)]}, nothing, nothing)
+    assert len(check._known) == 64
 
 
 def test_a_star_allows_every_name(serve: Serve) -> None:

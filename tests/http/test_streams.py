@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 import pytest
 
 from edgecloud.errors import EngineFailure, UpstreamError
 from edgecloud.http.asgi import Message
 from edgecloud.http.sse import OPENAI, EventStream
+from edgecloud.types import ChatRequest, EngineEvent
 from tests.support.fake_engine import FakeEngine
 from tests.support.requests import chat, client, frames, named_frames, post_bytes
 
@@ -184,6 +186,22 @@ def test_a_failing_responses_stream_ends_in_failed(serve: Serve) -> None:
 
 
 # cases: C041
+class Mute(FakeEngine):
+    """Ends without a word, as no engine should."""
+
+    async def generate(self, request: ChatRequest) -> AsyncGenerator[EngineEvent, None]:
+        for event in ():
+            yield event
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_engine_that_says_nothing_is_a_failure_and_no_empty_answer(serve: Serve, stream: bool) -> None:
+    with client(serve(Mute()).url) as http:
+        answer = http.post("/v1/chat/completions", json=chat(stream=stream))
+    assert answer.status_code == EngineFailure.status
+    assert "without a word" in answer.json()["error"]["message"]
+
+
 def test_a_failure_without_a_stream_is_a_plain_status(serve: Serve) -> None:
     with client(serve(FakeEngine(fail_at=2, error=EngineFailure("the step failed"))).url) as http:
         answer = http.post("/v1/chat/completions", json=chat())

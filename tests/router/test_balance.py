@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from edgecloud.router.balance import (
     BOUND,
+    MIN_OVERLAP,
     Outstanding,
     Replica,
     better_of_two,
     choose,
+    has_room,
     ring_order,
 )
 
@@ -48,6 +50,7 @@ def test_capacity_decides_the_share() -> None:
 
 def test_the_less_loaded_of_two_is_taken() -> None:
     assert better_of_two(replicas(500, 0), Random(1)).name == "r1"
+    assert better_of_two(replicas(500, 0, weights=(1.0, 0.0)), Random(1)).name == "r0"
 
 
 # cases: R36
@@ -70,16 +73,34 @@ def test_one_popular_session_does_not_pile_up_beyond_the_bound() -> None:
 
 
 def test_the_replica_with_the_longest_prefix_wins_unless_it_is_overloaded() -> None:
-    overlap = {"r1": 4000, "r2": 100}
-    assert choose(replicas(300, 300, 300), 100, Random(1), session="c", overlap=overlap).name == "r1"
-    busy = choose(replicas(0, 9000, 0), 100, Random(1), session="c", overlap=overlap)
-    assert busy.name != "r1"
+    # None of them is where the ring would send the session.
+    other, warmest = (each.name for each in ring_order(replicas(0, 0, 0), "c")[1:])
+    overlap = {other: 100, warmest: 4000}
+    assert choose(replicas(300, 300, 300), 100, Random(1), session="c", overlap=overlap).name == warmest
+    busy = [Replica(name, outstanding=9000 * (name == warmest)) for name in ("r0", "r1", "r2")]
+    assert choose(busy, 100, Random(1), session="c", overlap=overlap).name != warmest
 
 
 def test_a_few_tokens_of_prefix_do_not_move_a_session() -> None:
     home = ring_order(replicas(0, 0), "c")[0].name
     other = "r1" if home == "r0" else "r0"
-    assert choose(replicas(0, 0), 10, Random(1), session="c", overlap={other: 12}).name == home
+    for few, name in ((MIN_OVERLAP - 1, home), (MIN_OVERLAP, other)):
+        assert choose(replicas(0, 0), 10, Random(1), session="c", overlap={other: few}).name == name
+
+
+def test_a_replica_has_room_up_to_the_bound_of_its_share() -> None:
+    # 500 of 800 tokens are 1.25 times the half.
+    assert has_room(replicas(400, 300)[0], replicas(400, 300), 100)
+    assert not has_room(replicas(400, 299)[0], replicas(400, 299), 100)
+    large, small = replicas(700, 700, weights=(3.0, 1.0))
+    assert has_room(large, [large, small], 100)
+    assert not has_room(small, [large, small], 100)
+
+
+def test_a_larger_replica_has_more_of_the_ring() -> None:
+    pool = replicas(0, 0, weights=(3.0, 1.0))
+    firsts = Counter(ring_order(pool, f"chat-{number}")[0].name for number in range(2000))
+    assert 2.2 <= firsts["r0"] / firsts["r1"] <= 4.0
 
 
 def test_what_is_held_is_given_back_even_when_closing_raises() -> None:

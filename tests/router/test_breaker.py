@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,6 +53,14 @@ def test_a_bad_share_opens_it_without_failures_in_a_row() -> None:
         succeed(breaker, now)
         fail(breaker, now)
     assert breaker.state(4.5) == "open"
+
+
+@pytest.mark.parametrize(("num_slow", "state"), [(7, "closed"), (8, "open")])
+def test_of_ten_answers_eight_must_be_slow(num_slow: int, state: str) -> None:
+    breaker = Breaker(RULES)
+    for now in range(10):
+        succeed(breaker, now, slow=now < num_slow)
+    assert breaker.state(9.5) == state
 
 
 def test_answers_that_have_become_slow_open_it() -> None:

@@ -176,6 +176,27 @@ def test_a_budget_is_full_again_in_its_next_period(
         ledger.reserve("req-3", before, NANO)
 
 
+@pytest.mark.parametrize(
+    ("asked_at", "ends_at"),
+    [
+        (datetime(2026, 1, 31, 12), datetime(2026, 2, 1)),
+        (datetime(2026, 2, 1), datetime(2026, 3, 1)),
+        (datetime(2026, 12, 31, 23, 59), datetime(2027, 1, 1)),
+    ],
+)
+def test_a_month_ends_with_its_last_day(asked_at: datetime, ends_at: datetime) -> None:
+    _, month, *_ = limits(asked_at.timestamp(), per_month=1.0)
+    assert month.ends_at == ends_at.timestamp()
+
+
+def test_a_sum_without_a_limit_is_no_budget() -> None:
+    day, month = limits(per_month=1.0)
+    assert day.view(5, 5) is None
+    budget = month.view(NANO // 2, NANO // 4)
+    assert budget is not None
+    assert (budget.scope, budget.limit, budget.spent, budget.left) == ("month", 1.0, 0.5, 0.25)
+
+
 # cases: R30
 def test_days_end_at_midnight_when_clocks_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Europe/Berlin")

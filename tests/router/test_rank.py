@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from edgecloud.router.decision import Candidate, Decision
+from edgecloud.router.decision import Candidate, Decision, Estimate
 from edgecloud.router.facts import Facts, Needs, Spread
 from edgecloud.router.filter import filter
 from edgecloud.router.rank import rank
+from edgecloud.router.utility import score_all, weights_of
 from edgecloud.router.world import Budget, EngineView, KeyLimits, Speed, World
 
 from .worlds import (
@@ -145,6 +146,38 @@ def test_the_baseline_of_a_gain_is_the_best_that_this_machine_has() -> None:
     gains = {one.engine: one.gain for one in decide(world, {"a": 0.3, "b": 0.5, "cloud": 0.9}).candidates}
 
     assert gains == {"a": pytest.approx(-0.2), "b": 0, "cloud": pytest.approx(0.4)}
+
+
+def test_where_this_machine_has_nobody_a_gain_is_over_the_worst() -> None:
+    world = make_world(make_hosted("a"), make_hosted("b"))
+
+    gains = {one.engine: one.gain for one in decide(world, {"a": 0.3, "b": 0.9}).candidates}
+
+    assert gains == {"a": 0, "b": pytest.approx(0.6)}
+
+
+def test_prices_without_a_rate_are_never_weighed() -> None:
+    views = (make_hosted(currency="CNY"),)
+    weights = weights_of("balanced", make_facts(), make_world(*views), SETTINGS.router)
+
+    with pytest.raises(ValueError, match="CNY"):
+        score_all(
+            make_facts(), views, make_world(*views), {"cloud": Estimate(0.5, 0.4, 0.6, "")}, weights, SETTINGS
+        )
+
+
+@pytest.mark.parametrize("budget_price", [0.0, 1.0])
+def test_leaving_a_warm_prefix_costs_what_computing_it_again_does(budget_price: float) -> None:
+    spent = 5.0 + budget_price
+    budget = Budget("day", 10.0, spent=spent, starts_at=NOW - DAY / 2, ends_at=NOW + DAY / 2)
+    world = even_world(make_local(speed=EVEN), make_hosted(speed=EVEN, warm_tokens=1000), budgets=(budget,))
+
+    costs = {one.engine: one.switch_cost for one in decide(world, {"laptop": 0.5, "cloud": 0.5}).candidates}
+
+    # A thousand tokens at 2.0 instead of 0.2 a million, and a second to read them.
+    money = 1000 * (PAID.prompt - PAID.cached) / 1e6
+    assert costs == {"cloud": 0, "laptop": pytest.approx((1 + world.budget_price) * money + 0.0005)}
+    assert world.budget_price == pytest.approx(budget_price)
 
 
 def test_a_deadline_is_an_slo_too() -> None:
