@@ -23,12 +23,11 @@ MAX_CHARACTERS = 900
 
 
 class Verdict(NamedTuple):
-    """Whether the semantic tier may serve a prompt, how long its answer keeps, and why not where not."""
+    """A prompt's language, how long its answer keeps, and why the semantic tier may not serve it, if so."""
 
-    semantic: bool
     language: str
     lifetime_s: float
-    reason: str = ""
+    reason: str
 
 
 _FRESH = re.compile(
@@ -64,7 +63,7 @@ _LITERAL = re.compile(
 )
 
 
-def judge(text: str, *, languages: Collection[str], lifetime_s: float = 30 * DAY_S) -> Verdict:
+def judge(text: str, *, languages: Collection[str], lifetime_s: float) -> Verdict:
     """What the caches may do with a prompt whose last turn is `text`.
 
     `languages` are those that the embedder knows. `lifetime_s` is that of an answer that time doesn't change;
@@ -72,9 +71,8 @@ def judge(text: str, *, languages: Collection[str], lifetime_s: float = 30 * DAY
     """
     language = language_of(text)
     if _FRESH.search(text):
-        return Verdict(False, language, FRESH_S, "it asks about a moment, and its answer grows old")
-    reason = _reason(text, language, languages)
-    return Verdict(not reason, language, lifetime_s, reason)
+        return Verdict(language, FRESH_S, "it asks about a moment, and its answer grows old")
+    return Verdict(language, lifetime_s, _reason(text, language, languages))
 
 
 def _reason(text: str, language: str, languages: Collection[str]) -> str:

@@ -13,7 +13,7 @@ from edgecloud.cache.answers import AnswerCache
 from edgecloud.cache.experience import Domain
 from edgecloud.cache.records import Found, Hit
 from edgecloud.errors import StorageError
-from edgecloud.types import Sampling, ToolCallDelta
+from edgecloud.types import Notice, Sampling, ToolCallDelta
 
 from .building import (
     WHO,
@@ -185,6 +185,10 @@ def test_only_answers_of_those_who_may_answer_are_given(cache: AnswerCache) -> N
     [
         (make_events(reason="length"), "cut"),
         (make_events()[:-1], "not complete"),
+        (make_events()[1:], "not complete"),
+        ((), "not complete"),
+        ((*make_events()[:2], Notice("continued", "Another went on."), *make_events()[2:]), "one piece"),
+        ((*make_events()[:2], Notice("truncated", "A filter."), *make_events()[2:]), "one piece"),
         (make_events("I'm sorry, but I can't help with that."), "refuses"),
         (make_events("…"), "nothing"),
         ((*make_events()[:1], ToolCallDelta(0, "1", "f"), *make_events()[1:]), "tools"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edgecloud.cache.eligibility import FRESH_S
+from edgecloud.cache.eligibility import FRESH_S, MAX_CHARACTERS
 from edgecloud.cache.key import key_of
 from edgecloud.types import ChatRequest, Constraint, Message, Sampling, Tool
 
@@ -96,18 +96,44 @@ def test_what_similarity_cannot_tell_has_no_partition(text: str, why: str) -> No
 
 
 @pytest.mark.parametrize(
-    "request_",
+    ("request_", "why"),
     [
-        ask(QUESTION, sampling=Sampling(temperature=1.0)),
-        ask(QUESTION, sampling=Sampling(seed=7)),
-        ask(QUESTION, logprobs=2),
-        ChatRequest(messages=(Message("user", QUESTION, images=("data:image/png;base64,AA",)),)),
-        ChatRequest(prompt="Why is the sky blue?"),
-        talk("Why is the sky blue?", "Because"),
+        (ask(QUESTION, sampling=Sampling(temperature=0.6)), "variety"),
+        (ask(QUESTION, sampling=Sampling(seed=7)), "seed"),
+        (ask(QUESTION, logprobs=2), "tokens"),
+        (ask(QUESTION, echo=True), "tokens"),
+        (ChatRequest(messages=(Message("user", QUESTION, images=("data:image/png;base64,AA",)),)), "images"),
+        (ChatRequest(prompt="Why is the sky blue?"), "raw prompt"),
+        (talk("Why is the sky blue?", "Because"), "not the user's"),
     ],
 )
-def test_requests_that_ask_for_one_wording_or_for_variety_have_no_partition(request_: ChatRequest) -> None:
-    assert key_of(request_).partition is None
+def test_requests_that_ask_for_one_wording_or_for_variety_have_no_partition(
+    request_: ChatRequest, why: str
+) -> None:
+    key = key_of(request_)
+    assert key.partition is None
+    assert why in key.reason
+
+
+def test_what_is_just_within_the_limits_has_a_partition() -> None:
+    assert make_key("why blue sky").partition is not None
+    assert make_key("why is the sky blue? " + "a" * (MAX_CHARACTERS - 21)).partition is not None
+    assert make_key(QUESTION, sampling=Sampling(temperature=0.5)).partition is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "scope"),
+    [
+        ({"door": "http", "tenant": "abc"}, "key:abc"),
+        ({"door": "http"}, "http"),
+        ({"door": "ask"}, "user"),
+        ({"door": "chat"}, "user"),
+    ],
+)
+def test_answers_belong_to_a_key_to_this_user_or_to_nobody_we_know(
+    fields: dict[str, str], scope: str
+) -> None:
+    assert key_of(ChatRequest(messages=(Message("user", QUESTION),), **fields)).scope == scope  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -115,6 +141,7 @@ def test_requests_that_ask_for_one_wording_or_for_variety_have_no_partition(requ
     [
         ask(QUESTION, tools=(Tool("weather"),), sampling=Sampling(temperature=0)),
         ask(QUESTION, n=2, sampling=Sampling(temperature=0)),
+        ChatRequest(messages=(Message("tool", "12 degrees", tool_call_id="1"), Message("user", QUESTION))),
     ],
 )
 def test_tools_and_several_choices_are_not_kept_at_all(request_: ChatRequest) -> None:

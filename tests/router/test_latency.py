@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from edgecloud.router.latency import LOCAL_PRIOR, REMOTE_PRIOR, Estimates, quantile
+from edgecloud.router.latency import LOCAL_PRIOR, PRIOR_WEIGHT, REMOTE_PRIOR, Estimates, quantile
 from edgecloud.types import Timings, Usage
 
 
@@ -48,6 +48,29 @@ def test_long_prompts_teach_the_prefill_rate_of_an_engine_that_says_nothing() ->
     assert estimates.ttft_s(4000, cached_tokens=4000).p50 < 0.2
 
 
+def test_what_was_cached_is_no_work() -> None:
+    estimates = Estimates(LOCAL_PRIOR)
+    for _ in range(8):
+        estimates.learn(Usage(1000, 50, cached_tokens=900), Timings(prefill_s=0.5, ttft_s=1.5, decode_s=1.0))
+    assert estimates.prefill_rate.p50 == pytest.approx(200.0)
+
+
+def test_the_slow_tail_of_a_first_token_is_that_of_waiting_and_of_reading() -> None:
+    estimates = Estimates(REMOTE_PRIOR)
+    wait, rate = estimates.wait_s, estimates.prefill_rate
+    assert estimates.ttft_s(1000, 400).p90 == pytest.approx(wait.p90 + 600 / rate.p90)
+
+
+def test_how_long_answers_are_is_said_once_enough_are_known() -> None:
+    estimates = Estimates(REMOTE_PRIOR)
+    for _ in range(2 * PRIOR_WEIGHT - 1):
+        estimates.learn(*remote(0.2, completion=70))
+    assert estimates.answer_tokens is None
+    estimates.learn(*remote(0.2, completion=70))
+    assert estimates.answer_tokens is not None
+    assert estimates.answer_tokens.p50 == pytest.approx(70.0)
+
+
 def test_an_engine_that_says_what_it_waited_for_is_believed() -> None:
     estimates = Estimates(LOCAL_PRIOR)
     for _ in range(8):
@@ -67,7 +90,11 @@ def test_a_change_is_learnt_within_the_answers_kept() -> None:
 
 def test_slow_is_far_beyond_its_own_tail_and_never_said_of_a_stranger() -> None:
     estimates = Estimates(REMOTE_PRIOR)
+    for _ in range(PRIOR_WEIGHT - 1):
+        estimates.learn(*remote(2.0))
     assert not estimates.is_slow(100.0, 20)
+    estimates.learn(*remote(2.0))
+    assert estimates.is_slow(100.0, 20)
     for _ in range(10):
         estimates.learn(*remote(2.0))
     assert not estimates.is_slow(7.0, 20)
