@@ -226,6 +226,15 @@ def test_a_hit_makes_nothing_younger(cache: AnswerCache, clock: Clock) -> None:
     assert hit(cache, SKY_TOO, at(0.99)) is None
 
 
+def test_who_wants_none_older_than_so_much_gets_none(cache: AnswerCache, clock: Clock) -> None:
+    keep(cache, SKY, sampling=COLD)
+    clock.now += 90
+
+    assert hit(cache, SKY, sampling=COLD, max_age_s=89.0) is None
+    assert hit(cache, SKY_TOO, at(0.99), max_age_s=89.0) is None
+    assert served(hit(cache, SKY, sampling=COLD, max_age_s=90.0)) == "exact"
+
+
 def test_under_a_clock_that_was_set_back_an_answer_is_new(cache: AnswerCache, clock: Clock) -> None:
     keep(cache, SKY, sampling=COLD)
     clock.now -= 100
