@@ -7,6 +7,7 @@ import errno
 import gc
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from types import FrameType
@@ -21,6 +22,7 @@ from edgecloud.http.protocol import Protocol
 # Clients pool connections; ours must outlive theirs, or they meet a reset.
 KEEP_ALIVE_S = 130
 BACKLOG = 2048
+SWITCH_S = 0.0005
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
@@ -134,6 +136,8 @@ class Server(uvicorn.Server):
         # What is there now stays: a collection that walks through all of it again costs every stream a pause.
         gc.collect()
         gc.freeze()
+        # A thread that keeps the books lets go of the interpreter sooner: a stream waits for it.
+        sys.setswitchinterval(SWITCH_S)
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
