@@ -289,3 +289,23 @@ async def test_health_is_that_of_the_sickest_engine() -> None:
     sick.ok = False
     health = await gateway.health()
     assert (health.ok, health.detail) == (False, "The fake engine is stuck.")
+
+
+@pytest.mark.parametrize(("door", "waits"), [("http", False), ("ask", True), ("chat", True)])
+async def test_only_who_can_be_told_waits_for_the_disk_at_the_end_and_all_is_kept(
+    database: Path, read: History, monkeypatch: pytest.MonkeyPatch, door: str, waits: bool
+) -> None:
+    waited, finish = [], Journal.finish
+
+    async def noted(journal: Journal, *ending: Any, wait_s: float = 1.0) -> str | None:
+        waited.append(wait_s > 0)
+        return await finish(journal, *ending, wait_s=wait_s)
+
+    monkeypatch.setattr(Journal, "finish", noted)
+    gateway = gateway_over(FakeEngine(), database=database)
+    await collect(gateway, ask(door=door))
+    await gateway.aclose()
+
+    (chat,) = read.list()
+    assert waited == [waits]
+    assert read.show(chat.id).conversation[-1].status == "complete"

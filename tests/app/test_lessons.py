@@ -20,6 +20,7 @@ from edgecloud.http.drain import Drain
 from edgecloud.metrics import Metrics
 from edgecloud.router.outcomes import Outcomes
 from edgecloud.router.priors import PriorQuality
+from edgecloud.router.quality import Quality
 from edgecloud.settings import PoolEntry, Settings
 from edgecloud.types import ChatRequest, EmbedResult, Finish, Message
 from tests.router.learning_rows import EASY, ELSEWHERE, FINGERPRINT, HARD, make_quality
@@ -281,3 +282,23 @@ async def test_a_failed_embedding_is_tried_again() -> None:
     with pytest.raises(ModelLoadError):
         await shared.embed(["text"])
     assert (await shared.embed(["text"])).model == "words"
+
+
+async def test_new_verdicts_are_looked_for_once_a_request_and_only_where_there_is_a_choice(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lessons = house.gateway.lessons
+    assert lessons is not None
+    num_looks, current = 0, lessons._current
+
+    def counted() -> Quality:
+        nonlocal num_looks
+        num_looks += 1
+        return current()
+
+    await house.ask("the first question finds out what there is")
+    monkeypatch.setattr(lessons, "_current", counted)
+    await house.ask("an easy one", model="big")
+    assert num_looks == 0
+    await house.ask("an easy one")
+    assert num_looks == 1

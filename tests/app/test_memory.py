@@ -481,3 +481,28 @@ async def test_what_the_starter_embedder_can_t_read_it_is_not_given(
     async with remembering(tmp_path, settings=settings, embedder=counting) as gateway:
         await collect(gateway, ask("Warum ist der Himmel blau, wenn die Sonne scheint?"))
     assert len(counting.texts) == num_texts
+
+
+async def test_a_question_whose_vector_is_there_is_looked_up_at_one_visit_and_without_reading_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(AnswerCache, "_is_near", lambda *_: bool(read.append("all prompts")))
+    async with remembering(tmp_path) as gateway:
+        memory = gateway.memory
+        assert memory is not None
+        memory._has_vector = lambda text: True
+        visits, do = 0, memory._do
+
+        async def counted(work: Any) -> Any:
+            nonlocal visits
+            visits += 1
+            return await do(work)
+
+        monkeypatch.setattr(memory, "_do", counted)
+        await collect(gateway, ask("What is a monad?"))
+        again = await collect(gateway, ask("What is a monoid?"))
+
+    # Each is looked up, and then kept.
+    assert (visits, read) == (4, [])
+    assert finish(again).receipt.cache == CacheInfo("miss")
