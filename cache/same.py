@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .reading import Reading
-from .vetoes import Difference, Suspicion, compare, is_same, suspicion, veto
+from .vetoes import Difference, Suspicion, compare, is_same, suspicion, veto, veto_at_once
 
 SAME_TEXT = 9.0
 """The logit of two texts that differ in nothing that is read."""
@@ -58,8 +58,10 @@ class SameAnswer:
         record = _CONFIRMED * math.log1p(confirmed) - _DENIED * denied
         if is_same(a, b):
             return Judgement("", "", SAME_TEXT + record)
-        difference = compare(a, b)
-        forbidden = veto(a, b, difference)
+        forbidden = veto_at_once(a, b)
+        if not forbidden:
+            difference = compare(a, b)
+            forbidden = veto(a, b, difference)
         if forbidden:
             return Judgement(forbidden, "", -math.inf)
         return Judgement(
@@ -76,6 +78,8 @@ def may_serve(a: Reading, b: Reading) -> bool:
     """Whether the words alone leave it possible that one answer serves both, whatever their cosine."""
     if is_same(a, b):
         return True
+    if veto_at_once(a, b):
+        return False
     difference = compare(a, b)
     return _share(difference) >= _LEAST_SHARED and not veto(a, b, difference)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from .reading import Reading
-from .words import NEGATIONS, SYMMETRIC, are_synonyms, opposites_of, stem
+from .words import NEGATIONS, SYMMETRIC, are_synonyms, has_synonyms, opposites_of, stem
 
 Suspicion = Literal["", "added", "replaced"]
 
@@ -36,6 +36,8 @@ def compare(a: Reading, b: Reading) -> Difference:
     only_left, only_right = list((left - right).elements()), list((right - left).elements())
     words_a, words_b = _by_stem(a), _by_stem(b)
     for word in list(only_left):
+        if not has_synonyms(words_a[word]):
+            continue
         twin = next((other for other in only_right if are_synonyms(words_a[word], words_b[other])), None)
         if twin is not None:
             only_left.remove(word)
@@ -44,12 +46,12 @@ def compare(a: Reading, b: Reading) -> Difference:
     # 'without' is a negation already, and counted as one.
     tokens_a, tokens_b = set(a.tokens) - NEGATIONS, set(b.tokens) - NEGATIONS
     opposites = 0
-    taken: set[str] = set()
+    left_over = tokens_b - tokens_a
     for word in sorted(tokens_a - tokens_b):
-        other = min(opposites_of(word) & (tokens_b - tokens_a - taken), default=None)
+        other = min(opposites_of(word) & left_over, default=None)
         if other is not None:
             opposites += 1
-            taken.add(other)
+            left_over.discard(other)
             for stems, each in ((only_left, stem(word)), (only_right, stem(other))):
                 if each in stems:
                     stems.remove(each)
@@ -60,7 +62,14 @@ def veto(a: Reading, b: Reading, difference: Difference) -> str:
     """The rule that forbids either prompt the other's answer, or ''."""
     if is_same(a, b):
         return ""
-    return next((name for name, holds in _vetoes(a, b, difference) if holds), "")
+    return veto_at_once(a, b) or next((name for name, holds in _vetoes(a, b, difference) if holds), "")
+
+
+def veto_at_once(a: Reading, b: Reading) -> str:
+    """The first rules of `veto`, those that need no comparison of words, or ''."""
+    if a.numbers != b.numbers:
+        return "numbers"
+    return "literals" if a.literals != b.literals else ""
 
 
 def suspicion(a: Reading, b: Reading, difference: Difference) -> Suspicion:
@@ -78,8 +87,6 @@ def is_same(a: Reading, b: Reading) -> bool:
 
 def _vetoes(a: Reading, b: Reading, difference: Difference) -> Iterator[tuple[str, bool]]:
     left, right, num_shared, num_opposites = difference
-    yield "numbers", a.numbers != b.numbers
-    yield "literals", a.literals != b.literals
     yield "negation", (a.negations + b.negations + num_opposites) % 2 == 1
     yield "time", a.moments != b.moments
     yield "person", a.persons != b.persons

@@ -172,6 +172,11 @@ def opposites_of(word: str) -> frozenset[str]:
     return frozenset(found)
 
 
+def has_synonyms(word: str) -> bool:
+    """Whether any word of another stem stands for it."""
+    return word in _GROUPS
+
+
 def are_synonyms(left: str, right: str) -> bool:
     """Whether the words share a stem or stand for each other in a question."""
     return stem(left) == stem(right) or not _GROUPS.get(left, set()).isdisjoint(_GROUPS.get(right, ()))
