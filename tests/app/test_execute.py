@@ -155,6 +155,27 @@ async def test_no_more_engines_are_asked_than_settings_allow() -> None:
     assert sum(len(engine.requests) for engine in engines) == 3
 
 
+async def test_what_one_address_can_t_do_its_replicas_are_not_asked() -> None:
+    replica = good("small")
+    upstream = make_upstream(broken(ContextLengthExceeded(9000, 4096), "small"), replica)
+    done = await Executed(ask(), upstream, make_upstream(good("large"))).go()
+    assert done.outcomes == [("small", "context_length_exceeded"), ("large", "ok")]
+    assert replica.requests == []
+
+
+async def test_the_last_that_may_be_asked_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Upstream, "patience_s", lambda self, tokens: 0.01)
+    done = await Executed(
+        ask(), make_upstream(good("slow", prefill_s=0.1)), make_upstream(good("other")), attempts=1
+    ).go()
+    assert done.outcomes == [("slow", "ok")]
+
+
+async def test_when_no_more_may_be_asked_the_last_fault_is_told() -> None:
+    with pytest.raises(UpstreamError, match="fell over"):
+        await Executed(ask(), make_upstream(broken(), good("broken")), attempts=1).go()
+
+
 async def test_when_all_have_failed_one_sentence_tells_of_each() -> None:
     first = broken(UpstreamError("A (host) refused the connection."), "a")
     second = broken(UpstreamError("B took too long."), "b")
