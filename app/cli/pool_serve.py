@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import os
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +55,8 @@ def serve(context: click.Context, /, log_json: bool, **flags: Any) -> None:
 
     The first Ctrl-C or SIGTERM lets running answers finish, the second stops at once.
     """
+    # Registered before anything else, so that it runs when all others have.
+    atexit.register(_mute_teardown)
     state = context.find_object(State) or State()
     run(state.settings(**_overrides(flags)), log_json=log_json)
 
@@ -96,6 +101,13 @@ async def _serve(settings: Settings, sockets: Sequence[socket.socket], build: Bu
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await engine.aclose()
+
+
+def _mute_teardown() -> None:
+    """Triton's bindings print thirty lines about what Python's end leaves behind, after the last of ours."""
+    if "triton" in sys.modules:
+        sys.stderr.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _open(settings: Settings) -> PoolEngine:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import psutil
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 
@@ -25,6 +27,7 @@ def process() -> Iterator[Process]:
     yield process
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
+    assert "leaked" not in process.text
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +94,17 @@ def test_a_seed_repeats_its_text_whoever_runs_beside_it(sdk: OpenAI) -> None:
 
     assert alone[0] != alone[1]
     assert [mixed[0], mixed[2], mixed[4], mixed[5]] == [alone[0], alone[1], alone[0], alone[1]]
+
+
+def test_an_idle_server_does_next_to_nothing(process: Process, sdk: OpenAI) -> None:
+    """No thread of it spins: not the step loop, not OpenMP's."""
+    sdk.completions.create(model="smollm2", prompt="Once upon a time", max_tokens=8)
+    server = psutil.Process(process.process.pid)
+    time.sleep(0.5)
+    before = server.cpu_times()
+    time.sleep(5)
+    after = server.cpu_times()
+    assert after.user + after.system - before.user - before.system < 0.5
 
 
 def test_choices_logprobs_and_stops(sdk: OpenAI) -> None:
