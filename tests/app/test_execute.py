@@ -12,6 +12,7 @@ import pytest
 
 from edgecloud.app.attempt import Attempt
 from edgecloud.app.books import Books
+from edgecloud.app.continuing import Said
 from edgecloud.app.drafting import Drafting
 from edgecloud.app.hedging import HedgeBudget
 from edgecloud.app.opening import Opening, race
@@ -301,6 +302,30 @@ async def test_what_cannot_be_continued_ends_where_it_broke_off(fields: dict[str
             ask(**fields), make_upstream(engine), make_upstream(other), continue_elsewhere=True
         ).go()
     assert other.requests == []
+
+
+async def test_an_answer_that_goes_on_from_a_given_beginning_is_continued_from_both() -> None:
+    first, second = FakeEngine(name="big", fail_at=2, error=DOWN), FakeEngine([b" moon"], name="small")
+    begun = (Message("user", "hi"), Message("assistant", "Oh! "))
+    request = ChatRequest(messages=begun, continue_final=True, max_tokens=3)
+    done = await Executed(request, make_upstream(first), make_upstream(second), continue_elsewhere=True).go()
+    assert done.text == "Hello, moon"
+    (asked,) = second.requests
+    assert asked.messages == (begun[0], Message("assistant", "Oh! Hello,"))
+    assert (asked.continue_final, asked.max_tokens) == (True, 1)
+
+
+def test_the_usage_of_an_answer_in_two_parts_is_that_of_both() -> None:
+    said = Said()
+    said.see(Start("big", "m", 5))
+    for text in ("a", "b"):
+        said.see(TextDelta(text))
+    said.break_off()
+    said.see(Start("small", "m", 9))
+    end = said.see(Done(Usage(9, 4, cached_tokens=3, reasoning_tokens=2)))
+    assert isinstance(end, Done)
+    assert (end.usage.prompt_tokens, end.usage.completion_tokens) == (5, 6)
+    assert end.usage.reasoning_tokens == 2
 
 
 async def test_when_nobody_can_go_on_it_is_told_what_broke_off_and_why_nobody_could() -> None:
@@ -594,6 +619,13 @@ async def test_usage_that_cannot_be_is_not_paid_for(books: Books) -> None:
     done = await Executed(ask(), make_upstream(engine, price=DEAR), books=books, budget=budget).go()
     assert done.run.nano <= 0.51e9
     await books.aclose()
+
+
+async def test_nobody_is_paid_from_a_budget_that_nobody_keeps() -> None:
+    dear = good("dear")
+    with pytest.raises(BudgetExceeded, match="no ledger"):
+        await Executed(ask(), make_upstream(dear, price=DEAR), budget=BudgetSettings(per_day=9.0)).go()
+    assert dear.requests == []
 
 
 async def test_nobody_is_paid_while_the_ledger_cannot_be_read(tmp_path: Path) -> None:
