@@ -69,17 +69,24 @@ def calls_as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def one_call_each(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Every call in a turn of its own, its result behind it, for templates that take one call at a time."""
-    results = {m.tool_call_id: m for m in messages if m.role == "tool"}
-    called = {call.id for message in messages for call in message.tool_calls}
+    """Every call in a turn of its own, its result behind it, for templates that take one call at a time.
+
+    A result is that of the last call before it with its id: some clients begin to count anew in each turn.
+    """
+    results = {
+        place: message.tool_call_id for place, message in enumerate(messages) if message.role == "tool"
+    }
     shape: list[Message] = []
-    for message in messages:
+    for place, message in enumerate(messages):
         if message.tool_calls:
             for number, call in enumerate(message.tool_calls):
                 turn = message if number == 0 else Message(message.role)
                 shape.append(replace(turn, tool_calls=(call,)))
-                shape += [results[call.id]] if call.id in results else []
-        elif message.role != "tool" or message.tool_call_id not in called:
+                found = next((at for at, id in results.items() if at > place and id == call.id), None)
+                if found is not None:
+                    del results[found]
+                    shape.append(messages[found])
+        elif message.role != "tool" or place in results:
             shape.append(message)
     return tuple(shape)
 
