@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,29 +40,49 @@ class CellSets:
 
 @settings(max_examples=300)
 @given(
-    st.lists(
-        st.tuples(st.sampled_from("ogc"), st.integers(0, 5), st.integers(0, 5), st.integers(0, 9)),
-        max_size=60,
-    )
+    st.lists(st.tuples(st.sampled_from("oogggc"), st.integers(0, 5), st.integers(1, 9)), max_size=40),
 )
-def test_the_ledger_counts_what_sets_of_cells_count(actions: list[tuple[str, int, int, int]]) -> None:
+def test_the_ledger_counts_what_sets_of_cells_count(actions: list[tuple[str, int, int]]) -> None:
     ledger, truth = CellLedger(), CellSets()
-    for action, seq_id, other, count in actions:
-        known = seq_id in truth.cells
-        if action == "o" and not known:
-            parent = other if other in truth.cells else None
-            shared = min(count, len(truth.cells[other])) if parent is not None else 0
-            ledger.open(seq_id, parent=parent, shared=shared)
-            truth.open(seq_id, parent, shared)
-        elif action == "g" and known:
-            ledger.grow(seq_id, count)
-            truth.grow(seq_id, count)
-        elif action == "c" and known:
-            ledger.close(seq_id)
-            del truth.cells[seq_id]
+    for number, (action, pick, count) in enumerate(actions):
+        # One of those that there are, counted from the latest.
+        chosen = list(truth.cells)[-1 - pick] if pick < len(truth.cells) else None
+        if action == "o":
+            shared = min(count, len(truth.cells[chosen])) if chosen is not None else 0
+            ledger.open(number, parent=chosen, shared=shared)
+            truth.open(number, chosen, shared)
+        elif chosen is not None and action == "g":
+            ledger.grow(chosen, count)
+            truth.grow(chosen, count)
+        elif chosen is not None:
+            ledger.close(chosen)
+            del truth.cells[chosen]
         assert ledger.used == truth.used()
         some = {each for each in truth.cells if each % 2}
         assert ledger.used_only_by(some) == truth.used() - truth.used(without=some)
+
+
+def test_an_heir_takes_over_the_cells_and_the_other_children() -> None:
+    ledger = CellLedger()
+    ledger.open(0)
+    ledger.grow(0, 10)
+    ledger.open(1, parent=0, shared=8)
+    ledger.open(2, parent=0, shared=4)
+    ledger.close(0)
+    assert ledger.used == 8
+    ledger.close(1)
+    assert ledger.used == 4
+    ledger.close(2)
+    assert ledger.used == 0
+
+
+def test_what_can_t_be_shared_is_a_bug_that_is_told() -> None:
+    ledger = CellLedger()
+    ledger.open(0)
+    ledger.grow(0, 3)
+    for seq_id, shared in ((0, 0), (1, 4)):
+        with pytest.raises(ValueError, match="can't open"):
+            ledger.open(seq_id, parent=0, shared=shared)
 
 
 def test_the_longest_match_is_found_and_the_oldest_goes_first() -> None:
