@@ -78,7 +78,13 @@ class Catalog:
         files = (await self._files()).values()
         chat = [self._card(file) for file in files if file.kind == "chat"]
         pools = [
-            ModelCard(id=entry.name, kind="chat", engine="pool", detail=entry.model)
+            ModelCard(
+                id=entry.name,
+                kind="chat",
+                engine="pool",
+                detail=entry.model,
+                images="images" not in entry.lacks,
+            )
             for entry in self.settings.pool
         ]
         embedding = [self._card(file) for file in files if file.kind == "embedding"]

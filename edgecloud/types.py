@@ -417,8 +417,9 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """One line of a model list. `aliases` can be sent as `model` too. `size` is that of its file and `memory`
-    what it takes while it is loaded, in bytes; 0 where that is not known.
+    """One line of a model list. `aliases` can be sent as `model` too; `images` says whether it takes them.
+    `size` is that of its file and `memory` what it takes while it is loaded, in bytes; 0 where that is not
+    known.
     """
 
     id: str
@@ -431,3 +432,4 @@ class ModelCard:
     detail: str = ""
     size: int = 0
     memory: int = 0
+    images: bool = False

@@ -196,6 +196,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
             if not self.session.edit(self.editing, waiting):
                 self.say(BUSY, "warning")
                 return
+            self.foresight.check(prompt, self.route.model or self.session.preferences.model)
             self.do(shown(self, before, "edited"))
         self.prompt.clear_all()
         self.prompt.earlier.add(text)

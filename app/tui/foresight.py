@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from edgecloud.errors import EdgeCloudError
+from edgecloud.errors import BadRequest, EdgeCloudError
 from edgecloud.types import ChatRequest, Message, ModelCard
 
 from .ports import Gateway
 from .session import Route, Session
-from .state.preview import CHARACTERS_PER_TOKEN, Preview, of_story, preview, resolve
+from .state.attachments import Prompt, mentioned
+from .state.preview import CHARACTERS_PER_TOKEN, Preview, of_story, preview, refuses_images, resolve
 
 FRAME = 4 * CHARACTERS_PER_TOKEN
 """Characters that a template's marks around one message are as long as: about four tokens."""
@@ -47,9 +48,17 @@ class Foresight:
             return ""
         return f"loading {card.id}" + (f" ({card.detail})" if card.detail else "")
 
+    def check(self, prompt: Prompt, model: str) -> None:
+        """Raises `BadRequest` for images that who would answer as `model` does not take."""
+        if prompt.images and (who := refuses_images(model, self.cards)):
+            raise BadRequest(
+                f"{who} takes no images: choose a model that does with /model, or leave them out."
+            )
+
     def request(self, session: Session, route: Route, typed: str) -> ChatRequest:
         """What would be sent."""
-        request = session.request(session.last_sendable(), route)
+        files = tuple(str(path.absolute()) for path in mentioned(typed))
+        request = session.request(session.last_sendable(), route, files=files)
         if typed.strip():
             request = replace(request, messages=(*request.messages, Message("user", typed)))
         return request

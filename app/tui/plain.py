@@ -17,6 +17,7 @@ from edgecloud.settings import Settings
 
 from ..chat_files import default_name, export_chat
 from ..logs import redirect_native_output
+from .foresight import Foresight
 from .ports import Gateway, Store, open_store, which_chat
 from .session import HERE, Session, Waiting
 from .state import receipt as words
@@ -77,7 +78,12 @@ class PlainChat:
             try:
                 command = parse(typed)
                 if command is None:
-                    self.session.send(Waiting(typed, gather(unescaped(typed)), HERE))
+                    prompt = gather(unescaped(typed))
+                    if prompt.images:
+                        foresight = Foresight(self.gateway)
+                        foresight.cards = await self.gateway.models()
+                        foresight.check(prompt, self.session.preferences.model)
+                    self.session.send(Waiting(typed, prompt, HERE))
                     await self._answer()
                 elif command.command.name == "quit":
                     break

@@ -31,7 +31,7 @@ class Race:
         session.chat_id = session.chat_id or new_id("chat")
         message = Message("user", asked.prompt.text, images=asked.prompt.images)
         self.question = session.conversation.add(message, session.last_sendable())
-        self.lanes = [self._lane(route) for route in routes]
+        self.lanes = [self._lane(route, asked.prompt.files) for route in routes]
         session.changed()
 
     @property
@@ -56,10 +56,10 @@ class Race:
         await asyncio.wait([lane.task for lane in self.lanes])
         await self.session.remember()
 
-    def _lane(self, route: Route) -> Lane:
+    def _lane(self, route: Route, files: tuple[str, ...]) -> Lane:
         session = self.session
         node = session.conversation.add(Message("assistant"), self.question, status="running")
         turn = Turn(session.clock())
-        request = session.request(self.question, route, fresh=True)
+        request = session.request(self.question, route, fresh=True, files=files)
         task = asyncio.create_task(stream(session.gateway, request, node, turn, session.clock))
         return Lane(route, node, turn, task)

@@ -178,7 +178,8 @@ class Session:
             waiting = self.queue.pop(0)
             message = Message("user", waiting.prompt.text, images=waiting.prompt.images)
             question = self.conversation.add(message, self.last_sendable())
-            if not await self._answer(question, waiting.route, fresh=waiting.fresh):
+            files = waiting.prompt.files
+            if not await self._answer(question, waiting.route, fresh=waiting.fresh, files=files):
                 return
 
     def last_sendable(self) -> Node | None:
@@ -188,11 +189,13 @@ class Session:
             parent = parent.parent
         return parent
 
-    async def _answer(self, question: Node, route: Route, *, fresh: bool, prefix: str = "") -> bool:
+    async def _answer(
+        self, question: Node, route: Route, *, fresh: bool, prefix: str = "", files: tuple[str, ...] = ()
+    ) -> bool:
         """Answer one question; False if the queue should wait for the user to look."""
         self.chat_id = self.chat_id or new_id("chat")
         node = self.conversation.add(Message("assistant", prefix), question, status="running")
-        request = self.request(question, route, fresh=fresh, prefix=prefix)
+        request = self.request(question, route, fresh=fresh, prefix=prefix, files=files)
         turn = self.turn = Turn(self.clock(), prefix, request.model)
         self.answering = node
         self.changed()
@@ -205,9 +208,18 @@ class Session:
         return node.status == "complete"
 
     def request(
-        self, question: Node | None, route: Route, *, fresh: bool = False, prefix: str = ""
+        self,
+        question: Node | None,
+        route: Route,
+        *,
+        fresh: bool = False,
+        prefix: str = "",
+        files: tuple[str, ...] = (),
     ) -> ChatRequest:
-        """What is sent to go on after `question`, as the chat's preferences and this turn's route say."""
+        """What is sent to go on after `question`, as the chat's preferences and this turn's route say.
+
+        `files` are the paths of what the question attached.
+        """
         chosen = self.preferences
         messages = self.conversation.messages(question)
         if chosen.system:
@@ -225,6 +237,7 @@ class Session:
             fresh=fresh,
             offline=self.offline,
             journal=self.store.is_on,
+            files=files,
             chat_id=self.chat_id,
             parent_id=question.id if question else None,
             door="chat",

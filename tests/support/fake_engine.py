@@ -86,6 +86,7 @@ class FakeEngine:
         self.parallel = parallel
         self.queue_limit = queue_limit
         self.ok = True
+        self.images = False
         self.loading: Loading | None = None
         self.loaded: asyncio.Event | None = None
         """What every request waits for first, where a test sets one."""
@@ -99,7 +100,7 @@ class FakeEngine:
         self._places: asyncio.Semaphore | None = None
 
     async def capabilities(self) -> Capabilities:
-        return Capabilities(context=self.context, tools=True)
+        return Capabilities(context=self.context, tools=True, images=self.images)
 
     async def generate(self, request: ChatRequest) -> AsyncGenerator[EngineEvent, None]:
         self.requests.append(request)
@@ -136,7 +137,7 @@ class FakeEngine:
             raise
 
     async def count_tokens(self, request: ChatRequest) -> int:
-        if any(message.images for message in request.messages):
+        if not self.images and any(message.images for message in request.messages):
             raise NotSupported("This model takes no images: image input is not supported.", param="messages")
         if request.prompt is None:
             return sum(len(message.content.split()) + 1 for message in request.messages)

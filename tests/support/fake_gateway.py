@@ -67,8 +67,8 @@ class FakeCatalog:
         cards = [ModelCard("auto", "auto", detail=self.default)]
         for engine in self.engines.values():
             aliases = ("alias",) if engine.name == self.default else ()
-            context = (await engine.capabilities()).context
-            cards.append(ModelCard(engine.name, "chat", engine.name, aliases, context))
+            can = await engine.capabilities()
+            cards.append(ModelCard(engine.name, "chat", engine.name, aliases, can.context, images=can.images))
         if self.fake_embedder is not None:
             cards.append(ModelCard(self.fake_embedder.name, "embedding"))
         return cards

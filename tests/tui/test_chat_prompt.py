@@ -297,3 +297,42 @@ async def test_what_the_gateway_has_to_say_is_said_at_the_start(tmp_path: Path) 
         assert user.toasts() == ["It is [red]so[/]."]
     async with driven(make_app(tmp_path)) as user:
         assert user.toasts() == []
+
+
+async def test_an_image_goes_only_to_who_takes_it_and_the_prompt_stays(tmp_path: Path) -> None:
+    picture = tmp_path / "a.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 20)
+    blind, seeing = FakeEngine(name="blind"), FakeEngine(name="seeing")
+    seeing.images = True
+    async with driven(make_app(tmp_path, blind, seeing)) as user:
+        await user.ask(f"@{picture} what is this")
+        said = "blind takes no images: choose a model that does with /model, or leave them out."
+        assert user.toasts() == [said]
+        assert user.chat.prompt.text == f"@{picture} what is this"
+        assert blind.requests == []
+
+        user.chat.prompt.clear_all()
+        await user.do(f"/attach {picture}")
+        assert user.toasts() == [said]
+        assert user.chat.prompt.text == ""
+
+        await user.do("/model seeing")
+        await user.ask(f"@{picture} what is this")
+        assert seeing.requests[-1].messages[-1].images[0].startswith("data:image/png;base64,")
+        assert seeing.requests[-1].files == (str(picture),)
+        assert "+ image 1" in user.screen_text()
+
+
+async def test_side_by_side_too_an_image_goes_only_to_who_takes_it(tmp_path: Path) -> None:
+    picture = tmp_path / "a.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 20)
+    blind, seeing = FakeEngine(name="blind"), FakeEngine(name="seeing")
+    seeing.images = True
+    async with driven(make_app(tmp_path, blind, seeing)) as user:
+        await user.type(f"@{picture} what is this")
+        await user.pilot.press("f6")
+        await user.settled()
+
+        assert any("blind takes no images" in said for said in user.toasts())
+        assert user.chat.prompt.text == f"@{picture} what is this"
+        assert blind.requests == seeing.requests == []

@@ -10,6 +10,7 @@ from ..race import Race
 from ..screens.compare import CompareScreen
 from ..session import Route, Waiting
 from ..state.attachments import Prompt, gather
+from ..state.commands import unescaped
 from .judging import shown
 from .routing import check_name
 from .turns import BUSY
@@ -31,7 +32,9 @@ async def compare(screen: ChatView, names: str) -> None:
         await check_name(screen, route.model)
     typed = screen.prompt.full_text
     if typed.strip():
-        asked = Waiting(typed, gather(typed))
+        asked = Waiting(typed, gather(unescaped(typed)))
+        for route in routes:
+            screen.foresight.check(asked.prompt, route.model)
         screen.prompt.clear_all()
         screen.prompt.earlier.add(typed)
     else:

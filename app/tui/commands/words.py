@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from edgecloud.errors import BadRequest
 
 from ..screens.dialogs import AskText
-from ..state.attachments import is_file
+from ..state.attachments import gather, is_file
 from ..state.preferences import PARAMETERS
 
 if TYPE_CHECKING:
@@ -61,6 +61,9 @@ async def attach(screen: ChatView, name: str) -> None:
     if not await asyncio.to_thread(is_file, name):
         raise BadRequest(f"There is no file {name[:200]}.")
     mention = f'@"{name}" ' if " " in name else f"@{name} "
+    # What can't be sent is said now rather than when the prompt is written.
+    prompt = await asyncio.to_thread(gather, mention)
+    screen.foresight.check(prompt, screen.route.model or screen.session.preferences.model)
     text = screen.prompt.text
     screen.prompt.insert(
         mention if not text or text[-1].isspace() else " " + mention, screen.prompt.document.end

@@ -19,6 +19,7 @@ MAX_IMAGE_BYTES = 8 * 2**20
 
 _MENTION = re.compile(r"(?<!\S)@(?:\"([^\"]+)\"|(\S+))")
 _ATTACHED = re.compile(r"^--- (.+) ---$", re.MULTILINE)
+_IMAGE_NAMES = re.compile(r"\.(?:png|jpe?g|gif|webp|bmp|tiff?|heic|heif|avif|svg|ico)$", re.IGNORECASE)
 _IMAGE_TYPES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
@@ -29,32 +30,48 @@ _IMAGE_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is sent: the text with the files' texts after it, and images as data URIs."""
+    """What is sent: the text with the files' texts after it, and images as data URIs. `files` are the
+    absolute paths of all of them.
+    """
 
     text: str
     images: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 def gather(typed: str) -> Prompt:
-    """The prompt that was typed, with the files it mentions. An `@name` that is no file stays a word.
+    """The prompt that was typed, with the files it mentions. An `@name` that is no file stays a word, but
+    that of an image is a mistake: nobody would see that it did not go along.
 
-    Raises `BadRequest` for a file that is there and cannot be read.
+    Raises `BadRequest` for a file that is there and cannot be sent, and for an image that is not there.
     """
-    parts, images = [typed], []
-    for path in mentioned(typed):
+    parts, images, paths = [typed], [], mentioned(typed)
+    for name in _names(typed):
+        if _IMAGE_NAMES.search(name) and not is_file(name):
+            raise BadRequest(f"There is no file {name[:200]}: check its name, or leave the @ out.")
+    for path in paths:
         media_type = image_type(path)
-        if media_type is None:
-            parts.append(f"--- {path.name} ---\n{read_text(str(path))}".rstrip("\n"))
-        else:
+        if media_type is not None:
             images.append(_data_uri(path, media_type))
-    return Prompt("\n\n".join(parts), tuple(images))
+        elif _IMAGE_NAMES.search(path.name) and path.suffix.lower() != ".svg":
+            raise BadRequest(
+                f"{path.name} is no PNG, JPEG, GIF or WebP: models take no other images, convert it."
+            )
+        else:
+            parts.append(f"--- {path.name} ---\n{read_text(str(path))}".rstrip("\n"))
+    return Prompt("\n\n".join(parts), tuple(images), tuple(str(path.absolute()) for path in paths))
 
 
 def mentioned(typed: str) -> list[Path]:
     """The files that a prompt names with `@`, each once."""
-    names = [quoted or plain.rstrip(",.;:!?)") for quoted, plain in _MENTION.findall(typed)]
-    paths = [Path(name).expanduser() for name in dict.fromkeys(names)]
+    paths = [Path(name).expanduser() for name in _names(typed)]
     return [path for path in paths if is_file(path)]
+
+
+def _names(typed: str) -> list[str]:
+    """What stands after an `@`, each once."""
+    names = [quoted or plain.rstrip(",.;:!?)") for quoted, plain in _MENTION.findall(typed)]
+    return list(dict.fromkeys(names))
 
 
 def as_mentions(pasted: str) -> str | None:

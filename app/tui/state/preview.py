@@ -77,6 +77,15 @@ def of_story(story: Mapping[str, Any], num_characters: int) -> Preview:
     )
 
 
+def refuses_images(model: str, cards: Sequence[ModelCard]) -> str:
+    """Who would answer and takes no images; empty where somebody takes them, or where that is not known."""
+    chat = [card for card in cards if card.kind == "chat"]
+    if model == "auto" and any(card.engine == "pool" for card in chat):
+        return "" if any(card.images for card in chat) else "None of the models here"
+    card = resolve(model, cards)
+    return card.id if card is not None and not card.images else ""
+
+
 def resolve(model: str, cards: Sequence[ModelCard]) -> ModelCard | None:
     """The card that a name means, `auto` included; None for a path, a model to be pulled, or no list yet."""
     if model == "auto":

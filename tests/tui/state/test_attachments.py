@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgecloud.app.tui.state.attachments import as_mentions, gather, shown
+from edgecloud.app.tui.state.attachments import MAX_IMAGE_BYTES, as_mentions, gather, shown
 from edgecloud.errors import BadRequest
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
@@ -38,6 +38,40 @@ def test_an_image_becomes_a_data_uri(tmp_path: Path) -> None:
     path.write_bytes(PNG)
 
     assert gather(f"@{path} what is this").images[0].startswith("data:image/png;base64,iVBOR")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("no.png", None, "There is no file"),
+        ("a.heic", b"\0\0\0 ftypheic", "a.heic is no PNG, JPEG, GIF or WebP"),
+        ("a.png", b"a text", "a.png is no PNG, JPEG, GIF or WebP"),
+        ("a.png", PNG + b"\0" * MAX_IMAGE_BYTES, "a.png is larger than 8 MiB"),
+    ],
+)
+def test_an_image_that_cannot_be_sent_is_one_sentence(
+    tmp_path: Path, name: str, content: bytes | None, said: str
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(BadRequest, match=said):
+        gather(f"what is @{path}?")
+
+
+def test_a_drawing_that_is_text_goes_along_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.svg"
+    path.write_text("<svg/>")
+
+    assert "<svg/>" in gather(f"@{path}").text
+
+
+def test_the_paths_of_all_files_go_along_for_the_rules_of_privacy(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("x")
+
+    assert gather(f"@{tmp_path}/a.txt @{tmp_path}/b.txt").files == (f"{tmp_path}/a.txt", f"{tmp_path}/b.txt")
 
 
 def test_a_file_that_is_no_text_is_refused_in_a_sentence(tmp_path: Path) -> None:

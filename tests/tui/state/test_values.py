@@ -7,6 +7,7 @@ import pytest
 from edgecloud.app.tui.state import preview
 from edgecloud.app.tui.state.commands import BY_NAME, COMMANDS, matching, parse, unescaped
 from edgecloud.app.tui.state.preferences import Preferences
+from edgecloud.app.tui.state.preview import refuses_images
 from edgecloud.app.tui.state.prompt_history import PromptHistory
 from edgecloud.app.tui.state.typing import Chips, enter_sends
 from edgecloud.app.tui.state.window import LIMIT, TAIL, Window
@@ -180,3 +181,19 @@ def test_parts_that_do_not_fit_are_left_out_whole_from_the_end() -> None:
 def test_an_unknown_model_is_not_called_local() -> None:
     assert preview.preview("hf:some/model:Q4", CARDS, 0).line() == "hf:some/model:Q4"
     assert not preview.preview("auto", [], 0).is_local
+
+
+@pytest.mark.parametrize(
+    ("model", "cards", "who"),
+    [
+        ("small", [ModelCard("small", "chat", "local")], "small"),
+        ("big", [ModelCard("big", "chat", "pool", images=True)], ""),
+        ("auto", [ModelCard("auto", "auto", detail="small"), ModelCard("small", "chat", "local")], "small"),
+        ("auto", [ModelCard("small", "chat", "local"), ModelCard("big", "chat", "pool", images=True)], ""),
+        ("auto", [ModelCard("a", "chat", "pool"), ModelCard("b", "chat", "pool")], "None of the models here"),
+        ("unlisted.gguf", [ModelCard("small", "chat", "local")], ""),
+        ("auto", [], ""),
+    ],
+)
+def test_images_are_refused_where_nobody_takes_them(model: str, cards: list[ModelCard], who: str) -> None:
+    assert refuses_images(model, cards) == who
