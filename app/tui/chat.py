@@ -185,6 +185,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
                 self.run_command(typed.command.name, typed.argument)
                 return
             prompt = gather(unescaped(text))
+            self.foresight.check(prompt, self.route.model or self.session.preferences.model)
         except BadRequest as error:
             self.say(error.message, "error")
             return
@@ -196,7 +197,6 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
             if not self.session.edit(self.editing, waiting):
                 self.say(BUSY, "warning")
                 return
-            self.foresight.check(prompt, self.route.model or self.session.preferences.model)
             self.do(shown(self, before, "edited"))
         self.prompt.clear_all()
         self.prompt.earlier.add(text)
