@@ -62,15 +62,18 @@ def chat(
         raise BadRequest("Give --continue or --chat, not both.")
     if inline + plain + web > 1:
         raise BadRequest("Give one of --inline, --plain and --web.")
+    if port and not web:
+        raise BadRequest("--port is for --web, which serves the chat to a browser.")
     state.offline |= offline
     preferences = Preferences(system=system, model=model, mode=mode, private=private)
     which = "last" if continues else chat_id
+    text = " ".join(prompt)
     if web:
-        code = _web(state, preferences, theme, port)
+        code = _web(state, preferences, which, text, theme, port)
     elif plain:
-        code = _plain(state, preferences, which)
+        code = _plain(state, preferences, which, text)
     else:
-        code = _screen(state, preferences, which, " ".join(prompt), theme, inline=inline)
+        code = _screen(state, preferences, which, text, theme, inline=inline)
     raise click.exceptions.Exit(code)
 
 
@@ -93,7 +96,7 @@ def _screen(
     return run(state.settings(), state.open_gateway, Options(preferences, chat, prompt, theme, inline))
 
 
-def _plain(state: State, preferences: Preferences, chat: str | None) -> int:
+def _plain(state: State, preferences: Preferences, chat: str | None, prompt: str) -> int:
     from ..tui.plain import run_plain
 
     is_terminal = sys.stdout.isatty()
@@ -101,19 +104,28 @@ def _plain(state: State, preferences: Preferences, chat: str | None) -> int:
     def say(text: str) -> None:
         write(sys.stdout, neutral(text, is_terminal=is_terminal))
 
-    return run_plain(state.settings(), state.open_gateway, preferences, chat, say)
+    return run_plain(state.settings(), state.open_gateway, preferences, chat, say, prompt=prompt)
 
 
-def _web(state: State, preferences: Preferences, theme: str, port: int) -> int:
+def _web(state: State, preferences: Preferences, chat: str | None, prompt: str, theme: str, port: int) -> int:
     from ..tui.web.run import run_web
     from ..tui.web.server import chat_command
 
-    # What was said of this chat holds for every one that is opened there.
-    arguments = ["--offline"] * state.offline + ["chat", "--model", preferences.model]
-    arguments += ["--system", preferences.system, "--mode", preferences.mode, "--theme", theme]
-    command = chat_command(arguments + ["--private"] * preferences.private)
+    command = chat_command(tab_arguments(preferences, chat, prompt, theme, offline=state.offline))
 
     def announce(address: str) -> None:
         click.echo(f"Open {address} in a browser on this machine, once. Ctrl-C ends it.", err=True)
 
     return run_web(state.settings(), command, port, announce)
+
+
+def tab_arguments(
+    preferences: Preferences, chat: str | None, prompt: str, theme: str, *, offline: bool
+) -> list[str]:
+    """`edgecloud`'s arguments for a tab in the browser: what was said of this chat holds for each."""
+    arguments = ["--offline"] * offline + ["chat", "--model", preferences.model]
+    arguments += ["--system", preferences.system, "--mode", preferences.mode, "--theme", theme]
+    arguments += ["--private"] * preferences.private
+    if chat is not None:
+        arguments += ["--continue"] if chat == "last" else ["--chat", chat]
+    return [*arguments, "--", prompt] if prompt else arguments

@@ -32,6 +32,7 @@ SAY_S = 10.0
 """How often it is said how far a model is that is being loaded: every line is read aloud."""
 
 BLOCK = '"""'
+ASKS = "you> "
 KNOWN = {
     "new": "start a new chat",
     "chats": "list the last chats",
@@ -65,25 +66,32 @@ class PlainChat:
         self.read, self.say = read, say
         self.session = self._session(preferences)
 
-    async def run(self, chat_id: str | None = None) -> None:
-        """Until the end of the input, or /quit."""
+    async def run(self, chat_id: str | None = None, prompt: str = "") -> None:
+        """Until the end of the input, or /quit. `prompt` is what is asked first."""
         if chat_id is not None:
             chat, receipts, notes = await self.store.chat(chat_id)
+            said = self.session.preferences.noted()  # on the command line, for this chat too
             self.session = self._session(Preferences.of(notes))
             self.session.chat_id, self.session.title = chat_id, chat.summary.title
             self.session.conversation = Conversation.of(chat, receipts)
+            if said:
+                kept = self.session.preferences.noted()
+                await self.session.set_preferences(Preferences.of({**kept, **said}))
             self._note(f"going on with “{chat.summary.title}”")
         self._note(f"{self.session.preferences.model} answers; /help lists commands, Ctrl+D leaves")
-        while (typed := await self._prompt()) is not None:
+        if prompt:
+            self.say(f"{ASKS}{prompt}\n")
+        while (typed := prompt or await self._prompt()) is not None:
+            prompt = ""
             try:
                 command = parse(typed)
                 if command is None:
-                    prompt = gather(unescaped(typed))
-                    if prompt.images:
+                    asked = gather(unescaped(typed))
+                    if asked.images:
                         foresight = Foresight(self.gateway)
                         foresight.cards = await self.gateway.models()
-                        foresight.check(prompt, self.session.preferences.model)
-                    self.session.send(Waiting(typed, prompt, HERE))
+                        foresight.check(asked, self.session.preferences.model)
+                    self.session.send(Waiting(typed, asked, HERE))
                     await self._answer()
                 elif command.command.name == "quit":
                     break
@@ -96,7 +104,7 @@ class PlainChat:
     async def _prompt(self) -> str | None:
         """The next prompt: a line, or several between two lines of three quotes."""
         while True:
-            first = await self._line("you> ")
+            first = await self._line(ASKS)
             if first is None or first.strip() != BLOCK:
                 if first is None or first.strip():
                     return first
@@ -215,10 +223,12 @@ def run_plain(
     preferences: Preferences,
     chat: str | None,
     say: Callable[[str], None],
+    *,
+    prompt: str = "",
 ) -> int:
-    """Chat on stdin, showing what comes with `say`; returns the exit code."""
+    """Chat on stdin, showing what comes with `say`, first what `prompt` asks; returns the exit code."""
     redirect_native_output()
-    return asyncio.run(_run(settings, open_gateway, preferences, chat, say))
+    return asyncio.run(_run(settings, open_gateway, preferences, chat, say, prompt))
 
 
 async def _run(
@@ -227,6 +237,7 @@ async def _run(
     preferences: Preferences,
     chat: str | None,
     say: Callable[[str], None],
+    prompt: str,
 ) -> int:
     if sys.stdin.isatty():
         import readline  # noqa: F401  (gives `input` its line editing)
@@ -236,7 +247,7 @@ async def _run(
     if gateway.aside:
         say(f"-- {gateway.aside}\n")
     held = PlainChat(gateway, store, settings, preferences, read=input, say=say)
-    running = asyncio.ensure_future(held.run(await which_chat(store, chat)))
+    running = asyncio.ensure_future(held.run(await which_chat(store, chat), prompt))
     code = 0
 
     def interrupted(number: int) -> None:

@@ -70,3 +70,20 @@ async def test_a_seam_is_read_where_it_is(tmp_path: Path) -> None:
     await chat.store.aclose()
 
     assert f"Seven m\n-- {SEAM.text}\ninutes.\n" in "".join(said)
+
+
+async def test_the_prompt_of_the_command_line_is_asked_first_and_what_it_says_holds_for_an_old_chat_too(
+    tmp_path: Path,
+) -> None:
+    engine, said = FakeEngine(), list[str]()
+    gateway, store = make_gateway(tmp_path, engine), make_store(tmp_path)
+    for preferences, prompt in ((Preferences(), "one"), (Preferences(private=True), "two")):
+        last = await store.last_chat()
+        chat = PlainChat(gateway, store, Settings(), preferences, read=reading("and"), say=said.append)
+        await chat.run(last, prompt)
+    await gateway.aclose()
+    await store.aclose()
+
+    asked = [(request.messages[-1].content, request.private) for request in engine.requests]
+    assert asked == [("one", False), ("and", False), ("two", True), ("and", True)]
+    assert "you> one\n" in said

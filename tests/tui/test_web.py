@@ -11,6 +11,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from edgecloud.app.cli.chat import chat as chat_command
+from edgecloud.app.cli.chat import tab_arguments
+from edgecloud.app.tui.state.preferences import Preferences
 from edgecloud.app.tui.web.door import COOKIE, Door
 from edgecloud.app.tui.web.server import ChatServer
 from tests.app.shell import environment
@@ -131,3 +134,20 @@ async def test_a_tab_that_is_closed_ends_its_chat_and_keeps_it(
         while server._chats:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert (tmp_path / "data" / "draft.md").read_text() == "half a thought"
+
+
+@pytest.mark.parametrize("chat_id", [None, "last", "3f2a"])
+def test_what_is_said_on_the_command_line_holds_for_every_tab(chat_id: str | None) -> None:
+    chosen = Preferences(system="be brief", model="qwen", mode="cheap", private=True)
+    group, *arguments = tab_arguments(chosen, chat_id, "--help me", "light", offline=True)
+    said = chat_command.make_context("chat", arguments[1:]).params
+
+    assert (group, arguments[0]) == ("--offline", "chat")
+    assert (said["system"], said["model"], said["mode"], said["private"]) == (
+        "be brief",
+        "qwen",
+        "cheap",
+        True,
+    )
+    assert (said["theme"], said["prompt"]) == ("light", ("--help me",))
+    assert (said["continues"], said["chat_id"]) == (chat_id == "last", None if chat_id == "last" else chat_id)
