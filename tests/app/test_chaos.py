@@ -5,11 +5,14 @@ and a ledger that is right.
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import signal
 import socket
 import sqlite3
+import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -345,3 +348,97 @@ async def test_a_pool_that_is_killed_in_the_middle_leaves_its_partial_and_one_er
     assert made.local.requests == []
     await made.gateway.aclose()
     pool_process.wait()
+
+
+ADDRESS = "10.231.77.2"
+CABLE = """
+ip netns add {name} && ip link add {name} type veth peer name {name}p netns {name} &&
+ip addr add 10.231.77.1/30 dev {name} && ip link set {name} up &&
+ip -n {name} addr add 10.231.77.2/30 dev {name}p && ip -n {name} link set {name}p up
+"""
+
+
+class Elsewhere:
+    """A pool in a network of its own, at the end of a cable."""
+
+    def __init__(self, home: Path) -> None:
+        self.name = f"edge{os.getpid() % 100_000}"
+        made = subprocess.run(["sh", "-c", CABLE.format(name=self.name)], capture_output=True)
+        if made.returncode:
+            self.take_down()
+            pytest.skip("networks can't be made here")
+        environment = {
+            "EDGECLOUD_HOME": str(home),
+            "EDGECLOUD_RUNTIME": str(home),
+            "EDGECLOUD_SERVER__HOST": ADDRESS,
+            "EDGECLOUD_SERVER__ALLOWED_HOSTS": f'["{ADDRESS}"]',
+            "EDGECLOUD_SERVER__API_KEYS": '["a-key-of-sixteen-letters"]',
+        }
+        inside = ("ip", "netns", "exec", self.name)
+        self.process = Process(
+            0, 0.0, module="tests.support.pool_process", environment=environment, inside=inside
+        )
+
+    def entry(self, **fields: Any) -> PoolEntry:
+        url = f"{self.process.url}/v1"
+        return PoolEntry(name="big", url=url, model="fake", api_key="a-key-of-sixteen-letters", **fields)
+
+    def cut(self) -> None:
+        """Nobody is told: packets are lost from now on."""
+        subprocess.run(["ip", "link", "set", self.name, "down"], check=True)
+
+    def mend(self) -> None:
+        subprocess.run(["ip", "link", "set", self.name, "up"], check=True)
+
+    def take_down(self) -> None:
+        for command in (["link", "del", self.name], ["netns", "del", self.name]):
+            subprocess.run(["ip", *command], capture_output=True)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Elsewhere]:
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("only root can make networks")
+    made = Elsewhere(tmp_path)
+    try:
+        yield made
+    finally:
+        made.process.signal(signal.SIGKILL)
+        made.process.wait()
+        made.take_down()
+
+
+@pytest.mark.slow
+async def test_a_cable_that_is_cut_in_the_middle_leaves_the_partial_one_error_and_a_right_ledger(
+    tmp_path: Path, elsewhere: Elsewhere
+) -> None:
+    entry = await asyncio.to_thread(
+        elsewhere.entry, idle_timeout_s=0.5, connect_timeout_s=0.5, first_byte_timeout_s=0.5, price_out=10.0
+    )
+    made = House(tmp_path, entry, **NO_DRAFTS)
+    asking = asyncio.create_task(made.ask(model="big"))
+    while len(made.text) < 3:  # noqa: ASYNC110 - the house has no event for it
+        await asyncio.sleep(0.005)
+    elsewhere.cut()
+    with pytest.raises(UpstreamError):
+        await asking
+    partial = made.text
+    assert 3 <= len(partial) < 30
+    assert made.local.requests == []
+
+    assert await made.ask() == HERE, "before its first word it is answered here"
+    assert [engine for engine, _ in made.outcomes] == ["big", "small"]
+
+    elsewhere.mend()
+    assert len(await made.ask(model="big")) > len(partial)
+    for each in (await made.gateway.routing.engines.all()).values():
+        assert [each.outstanding[address.name] for address in each.deployments] == [0]
+    await made.gateway.aclose()
+    ledger = Ledger(made.path)
+    whole, here, broken = ledger.recent(3)
+    assert [line["outcome"] for line in (whole, here, broken)] == ["ok", "ok", "upstream_failed"]
+    assert broken["cost"] == pytest.approx(len(partial) * 10 / 1e6)
+    (attempt,) = ledger.receipt(broken["id"])["attempts"]
+    assert attempt["at_least"]
+    assert here["cost"] == 0.0
+    ledger.close()

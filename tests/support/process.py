@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .live import PATIENCE_S, eventually
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Process:
-    """A serving process; `lines` of its stderr as they come."""
+    """A serving process; `lines` of its stderr as they come. `inside` is a command that runs it."""
 
     def __init__(
         self,
@@ -24,8 +24,9 @@ class Process:
         module: str = "tests.support.serve_process",
         environment: Mapping[str, str] | None = None,
         patience_s: float = PATIENCE_S,
+        inside: Sequence[str] = (),
     ) -> None:
-        command = [sys.executable, "-m", module, *map(str, arguments)]
+        command = [*inside, sys.executable, "-m", module, *map(str, arguments)]
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
