@@ -21,6 +21,9 @@ from edgecloud.wire import native
 from .fingerprint import promise
 
 CONNECT_S = 2.0
+ANSWER_S = 10.0
+"""How long a server that is there is waited for: on a busy machine it may load a model for somebody."""
+
 LINE_LIMIT = 64 * 2**20
 
 
@@ -35,7 +38,21 @@ def socket_path() -> Path:
     return runtime_dir() / "edgecloud.sock"
 
 
-class OtherSettings(Unavailable):
+class Unusable(Unavailable):
+    """The running server does not answer for this process, which runs without it."""
+
+
+class Silent(Unusable):
+    """The running server takes calls and answers none."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"The running server has not answered for {ANSWER_S:g} s, so this runs without it: "
+            "restart it with `edgecloud serve` if it hangs."
+        )
+
+
+class OtherSettings(Unusable):
     """The running server would not keep what the settings of this process promise."""
 
     def __init__(self, differs: Sequence[str]) -> None:
@@ -155,15 +172,17 @@ class GatewayClient:
 async def connect(settings: Settings) -> GatewayClient | None:
     """A client of the running server; None when there is none, or one of another version.
 
-    Raises `OtherSettings`.
+    Raises `OtherSettings`, `Silent`.
     """
     path = socket_path()
     if not path.exists():
         return None
     client = GatewayClient(path, settings)
     try:
-        report = await asyncio.wait_for(client.ping(), CONNECT_S)
-    except (OSError, TimeoutError, EdgeCloudError, ValueError):
+        report = await asyncio.wait_for(client.ping(), ANSWER_S)
+    except TimeoutError:
+        raise Silent from None
+    except (OSError, EdgeCloudError, ValueError):
         return None
     if report["differs"]:
         raise OtherSettings(report["differs"])

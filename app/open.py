@@ -81,12 +81,12 @@ async def open_gateway(settings: Settings) -> Gateway | GatewayClient:
     """The running server of this version and these settings through its private socket, or a gateway of our
     own, whose `aside` then says why.
     """
-    from .client import OtherSettings, connect
+    from .client import Unusable, connect
 
     try:
         client = await connect(settings)
-    except OtherSettings as other:
+    except Unusable as why:
         gateway = build_gateway(settings)
-        gateway.aside = other.message
+        gateway.aside = why.message
         return gateway
     return client if client is not None else build_gateway(settings)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from edgecloud.app import client as client_module
-from edgecloud.app.client import GatewayClient, OtherSettings, connect, socket_path
+from edgecloud.app.client import GatewayClient, OtherSettings, Silent, connect, socket_path
+from edgecloud.app.open import open_gateway
 from edgecloud.app.socket_server import SocketServer
 from edgecloud.errors import ContextLengthExceeded, EdgeCloudError, ModelNotFound, Unavailable
 from edgecloud.metrics import Metrics
@@ -233,3 +234,22 @@ async def test_a_drain_that_runs_out_ends_what_still_runs(
 
 async def _text(client: GatewayClient) -> str:
     return "".join([e.text async for e in client.chat(ask()) if isinstance(e, TextDelta)])
+
+
+async def test_a_server_that_takes_calls_and_answers_none_is_not_used_in_silence(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[asyncio.StreamWriter] = []
+    os.mkdir(runtime, 0o700)
+    server = await asyncio.start_unix_server(lambda reader, writer: held.append(writer), socket_path())
+    monkeypatch.setattr("edgecloud.app.client.ANSWER_S", 0.05)
+    try:
+        with pytest.raises(Silent, match=r"has not answered for 0\.05 s, so this runs without it"):
+            await connect(Settings())
+        gateway = await open_gateway(Settings())
+        assert "has not answered" in gateway.aside
+        await gateway.aclose()
+    finally:
+        for writer in held:
+            writer.close()
+        server.close()

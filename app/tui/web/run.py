@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from edgecloud.settings import Settings
 
-from ...client import OtherSettings, connect
+from ...client import Unusable, connect
 from ...logs import redirect_native_output
 from ...open import build_gateway
 from ...socket_server import SocketServer
@@ -24,7 +24,7 @@ def run_web(settings: Settings, command: Sequence[str], port: int, announce: Cal
 async def _run(settings: Settings, command: Sequence[str], port: int, announce: Callable[[str], None]) -> int:
     try:
         is_alone = await connect(settings) is None
-    except OtherSettings:
+    except Unusable:
         is_alone = False  # The socket is that server's: each tab answers in its own process, and says so.
     if not is_alone:
         return await serve(command, port, announce)
