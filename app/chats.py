@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from edgecloud.types import ChatRequest, Message, ToolCall
+from edgecloud.types import ChatRequest, Door, Message, ToolCall
 
 Status = Literal["running", "complete", "interrupted", "failed"]
+
+OWN_DOORS: tuple[Door, ...] = ("chat", "ask")
+"""Where a person asks. Through the others come programs, by the hundred."""
 
 ROOT_PATH = b""
 

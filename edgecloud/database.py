@@ -36,6 +36,10 @@ class Database:
         with self._reading() as connection:
             wait_at_most(connection, self._busy_s if seconds is None else seconds)
 
+    def interrupt(self) -> None:
+        """Break off what another thread does here just now, which raises there."""
+        self._connection.interrupt()
+
     def close(self) -> None:
         with self._reading() as connection:
             connection.close()

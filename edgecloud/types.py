@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 Mode = Literal["auto", "quality", "balanced", "cheap", "local", "pool"]
 FinishReason = Literal["stop", "length", "tool_calls"]
+Door = Literal["ask", "chat", "http", "api"]
 CacheVerdict = Literal["off", "miss", "exact", "semantic"]
 
 
@@ -153,7 +154,7 @@ class ChatRequest:
     chat_id: str | None = None
     parent_id: str | None = None
     tenant: str | None = None
-    door: Literal["ask", "chat", "http", "api"] = "api"
+    door: Door = "api"
     id: str = field(default_factory=lambda: new_id("req"))
 
     @property

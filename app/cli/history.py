@@ -6,11 +6,12 @@ import dataclasses
 import json
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from edgecloud.errors import BadRequest, NotFound
+from edgecloud.types import Door
 
 from ..text_files import write_private
 from .group import ListingGroup
@@ -29,12 +30,19 @@ def history() -> None:
 
 
 @history.command("list")
+@click.option(
+    "--door",
+    "doors",
+    type=click.Choice(get_args(Door)),
+    multiple=True,
+    help="Only what came this way: chat, ask, or http for programs. May be given several times.",
+)
 @click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many.")
 @AS_JSON
 @click.pass_obj
-def list_(state: State, limit: int, as_json: bool) -> None:
+def list_(state: State, doors: tuple[Door, ...], limit: int, as_json: bool) -> None:
     """List chats, the last used first."""
-    chats = state.history().list(limit)
+    chats = state.history().list(limit, doors=doors)
     if as_json:
         print_json([dataclasses.asdict(chat) for chat in chats])
         return

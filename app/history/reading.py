@@ -26,6 +26,15 @@ def last_chat(connection: sqlite3.Connection, doors: Sequence[str]) -> str | Non
     return row[0] if row else None
 
 
+def recent(
+    connection: sqlite3.Connection, doors: Sequence[str], limit: int, offset: int
+) -> tuple[ChatSummary, ...]:
+    """The chats last used; of all doors where none is named."""
+    only = f"WHERE door IN ({marks(doors)})" if doors else ""
+    rest = f"{only} ORDER BY updated DESC, id LIMIT ? OFFSET ?"
+    return summaries(connection, rest, (*doors, limit, offset))
+
+
 def summaries(
     connection: sqlite3.Connection, rest: str, arguments: tuple[object, ...]
 ) -> tuple[ChatSummary, ...]:

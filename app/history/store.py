@@ -13,9 +13,9 @@ from typing import Any
 
 from edgecloud.database import Database
 from edgecloud.storage import BUSY_S, this_process
-from edgecloud.types import ChatRequest, Message, Receipt, ToolCall
+from edgecloud.types import ChatRequest, Door, Message, Receipt, ToolCall
 
-from ..chats import Asked, Chat, ChatSummary, Hit, Seam, Status, StoredMessage
+from ..chats import OWN_DOORS, Asked, Chat, ChatSummary, Hit, Seam, Status, StoredMessage
 from . import organizing, reading, removing, searching, writing
 from .removing import Removal
 from .tables import MIGRATIONS
@@ -87,7 +87,7 @@ class History(Database):
 
     # ----------------------------------------------------------------------------------------- reading
 
-    def last_chat(self, doors: Sequence[str] = ("ask", "chat")) -> str | None:
+    def last_chat(self, doors: Sequence[Door] = OWN_DOORS) -> str | None:
         """The chat last used through one of the doors: an agent's traffic is not 'my last chat'."""
         with self._reading() as connection:
             return reading.last_chat(connection, doors)
@@ -105,12 +105,12 @@ class History(Database):
             or (stored.status != "failed" and (stored.message.content or stored.message.tool_calls))
         )
 
-    def list(self, limit: int = 50, offset: int = 0) -> tuple[ChatSummary, ...]:
-        """Chats, the last used first."""
+    def list(
+        self, limit: int = 50, offset: int = 0, *, doors: Sequence[Door] = ()
+    ) -> tuple[ChatSummary, ...]:
+        """Chats, the last used first; of all doors where none is named."""
         with self._reading() as connection:
-            return reading.summaries(
-                connection, "ORDER BY updated DESC, id LIMIT ? OFFSET ?", (limit, offset)
-            )
+            return reading.recent(connection, doors, limit, offset)
 
     def resolve(self, name: str) -> str:
         """The chat that an id or its unique beginning means. Raises `NotFound`."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
+from textual.events import DescendantFocus, Resize
 from textual.widgets import Input, TextArea
 
 from edgecloud.errors import BadRequest
@@ -32,11 +33,17 @@ from .widgets.transcript import Transcript
 LIST_S = 15.0
 """How often the list of chats is read again: other programs write to it too."""
 
+SEARCH_PAUSE_S = 0.15
+"""How long nobody types before what stands there is searched for."""
+
 QUIT_S = 1.0
 """A second Ctrl+C within this time leaves."""
 
 SIDEBAR_FROM = 110
 """Columns from which the list of chats stands beside the chat without being asked for."""
+
+NARROW = 80
+"""Columns below which it stands over the chat, for as long as it is used."""
 
 
 class ChatScreen(ChatView):
@@ -49,6 +56,8 @@ Ask, and the answer comes from this machine or from a pool; the line under it sa
 from the prompt to the messages and the chats. **Ctrl+P** finds every command, `/` begins one in the prompt.
 Every key can be changed in `config.toml`: the ids are in the documentation.
 """
+
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (NARROW, "-roomy")]
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
@@ -113,6 +122,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
 
     def run_command(self, name: str, argument: str = "") -> None:
         """Do what a command says."""
+        self.forget_trouble()
         self.do(HANDLERS[name](self, argument))
 
     def action_command(self, name: str) -> None:
@@ -125,16 +135,17 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
             self.do(HANDLERS[name](self, "", chosen))
 
     def action_escape(self) -> None:
+        self.forget_trouble()
         if self.session.is_running:
             self.session.stop()
         elif self.pulling is not None:
             self.pulling.stop()
-        elif self.focused is not self.prompt or self.transcript.cursor is not None:
+        else:
+            if self.editing is not None and self.focused is self.prompt:
+                self.prompt.clear_all()
+                self.leave_edit()
             self.transcript.leave_cursor()
             self.prompt.focus()
-        elif self.editing is not None:
-            self.editing = None
-            self.prompt.clear_all()
         self.do(self.look())
 
     def _take_back(self) -> str | None:
@@ -175,18 +186,19 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
 
     async def submit(self, text: str) -> None:
         """Do what was typed: a command, a prompt, or with nothing typed what waits."""
+        self.forget_trouble()
         if not text.strip():
             self.session.go_on()
             await self.look()
             return
         try:
             if (typed := parse(text)) is not None:
-                self.prompt.clear_all()
                 self.run_command(typed.command.name, typed.argument)
                 return
             prompt = gather(unescaped(text))
             self.foresight.check(prompt, self.route.model or self.session.preferences.model)
         except BadRequest as error:
+            self.prompt.give_back(text)
             self.say(error.message, "error")
             return
         waiting = Waiting(text, prompt, self.route)
@@ -196,11 +208,12 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
             before = next(iter(self.editing.children[-1:]), None)
             if not self.session.edit(self.editing, waiting):
                 self.say(BUSY, "warning")
+                self.prompt.give_back(text)
                 return
             self.do(shown(self, before, "edited"))
-        self.prompt.clear_all()
+            self.leave_edit()
         self.prompt.earlier.add(text)
-        self.editing, self.route = None, HERE
+        self.route = HERE
         self.desk.watch(self.session)
         self.transcript.action_end()
         await self.look()
@@ -216,14 +229,26 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
                 await self.store.mark_read(session.chat_id)
         elif session.title:
             self.say(f"Answered in “{session.title}”.")
-        await self.load_chats()
         await self.load_models()  # what was asked is loaded now
+        await self.load_chats()
+
+    @on(DescendantFocus)
+    def focus_moved(self) -> None:
+        sidebar = self.query_one(Sidebar)
+        if self.has_class("-narrow") and self.focused is not None and sidebar not in self.focused.ancestors:
+            sidebar.display = False
+
+    def on_resize(self, event: Resize) -> None:
+        if event.size.width < NARROW:
+            self.focus_moved()
 
     @on(TextArea.Changed, "#prompt")
     def prompt_changed(self) -> None:
         if not self.is_mounted:
             return  # the screen is being put together or taken down
-        self.session.keep_draft(self.prompt.full_text)
+        self.keep_draft()
+        if self.prompt.full_text != self._trouble_over:
+            self.forget_trouble()
         self.show_hint("#suggestions", frame.suggestions(self.prompt.text))
         self.look_ahead()
 
@@ -236,15 +261,17 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         self.do(self.open(event.chat_id, event.message_id))
 
     @on(Sidebar.Searched)
-    def chats_searched(self, event: Sidebar.Searched) -> None:
-        self.do(self.load_chats(event.words))
+    def words_typed(self, event: Sidebar.Searched) -> None:
+        event.stop()
+        self.search_chats(SEARCH_PAUSE_S)
 
     @on(CodeBlock.CopyRequested)
     def copy_requested(self, event: CodeBlock.CopyRequested) -> None:
         self.app.copy_to_clipboard(event.code)
 
     def _reload_chats(self) -> None:
-        if self.query_one(Sidebar).display:
+        sidebar = self.query_one(Sidebar)
+        if sidebar.display and not sidebar.words:
             self.do(self.load_chats())
 
 

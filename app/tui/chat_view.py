@@ -11,11 +11,12 @@ from textual.containers import Horizontal, Vertical
 from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Input
+from textual.widget import Widget
 
 from edgecloud.errors import EdgeCloudError
 from edgecloud.settings import Settings
 
+from ..chats import OWN_DOORS
 from .desk import Desk
 from .draft import DraftFile
 from .foresight import Foresight
@@ -62,6 +63,12 @@ class ChatView(Screen[None]):
         self.clock = clock
         self.route: Route = HERE
         self.editing: Node | None = None
+        self.set_aside = ""
+        """What stood in the prompt when an old question came there to be edited."""
+        self._trouble_over = ""
+        """What stood in the prompt when something went wrong."""
+        self.all_doors = False
+        """Whether chats of programs are listed too."""
         self.pulling: Pull | None = None
         self._version = -1
         self._looking = asyncio.Lock()
@@ -78,12 +85,19 @@ class ChatView(Screen[None]):
                 yield Label("", id="work")
                 yield Label("", id="queue")
                 yield Label("", id="suggestions")
+                yield Label("", id="trouble")
                 yield PromptArea(clock=self.clock)
                 yield FootBar()
 
     async def on_mount(self) -> None:
         self._looks = self.set_interval(1 / LOOKS_PER_S, self.look, pause=True)
         self._asking = self.set_interval(ROUTER_PAUSE_S, self._ask_router, pause=True)
+
+    @property
+    def focus_chain(self) -> list[Widget]:
+        """From the prompt Tab goes to the messages, whose hints count on it, and to the list after them."""
+        order = {self.prompt: 0, self.transcript: 1}
+        return sorted(super().focus_chain, key=lambda widget: order.get(widget, 2))
 
     # ------------------------------------------------------------------------------------------ the session
 
@@ -122,13 +136,32 @@ class ChatView(Screen[None]):
     async def switch(self, session: Session, *, at: str | None = None) -> None:
         """Show another session."""
         # Now, and not when the news of the last change arrives: a command that was typed is no draft.
-        self.session.keep_draft(self.prompt.full_text)
+        self.keep_draft()
         await self.desk.hold(session)
-        self.editing, self.route = None, HERE
+        self.editing, self.set_aside, self.route = None, "", HERE
         self.prompt.put(session.preferences.draft)
         await self.show(at=at)
         self.prompt.focus()
         await self.load_chats()
+
+    def keep_draft(self) -> None:
+        """Remember what was typed for the chat; the draft that an edit put aside before the edit."""
+        self.session.keep_draft(self.set_aside or self.prompt.full_text)
+
+    def edit(self, question: Node) -> None:
+        """Put an old question into the prompt, and what stood there aside."""
+        if self.editing is None:
+            self.set_aside = self.prompt.full_text
+        self.editing = question
+        self.prompt.put(question.message.content)
+        self.prompt.focus()
+        self.show_bars()
+
+    def leave_edit(self) -> None:
+        """No old question is edited any more: what was put aside comes back."""
+        draft, self.editing, self.set_aside = self.set_aside, None, ""
+        if draft:
+            self.prompt.give_back(draft)
 
     async def show(self, *, at: str | None = None) -> None:
         """Show the session from the start."""
@@ -206,15 +239,33 @@ class ChatView(Screen[None]):
         label.display = bool(text)
         label.show(text)
 
-    async def load_chats(self, words: str | None = None) -> None:
-        """Fill the list of chats, or what a search for words found."""
+    async def load_chats(self) -> None:
+        """Fill the list of chats; what a search for words finds comes when it is found."""
         sidebar = self.query_one(Sidebar)
-        words = self.query_one("#search", Input).value if words is None else words
+        if sidebar.words.strip():
+            self.search_chats()
+            return
+        doors = () if self.all_doors else OWN_DOORS
+        chats, unread = await self.store.chats(doors=doors), await self.store.unread()
+        if not sidebar.words.strip():  # else they were typed meanwhile
+            sidebar.show_chats(chats, unread, self.session.chat_id, all_doors=self.all_doors)
+
+    def search_chats(self, pause_s: float = 0.0) -> None:
+        """Search for the words that stand in the field; a search for others is broken off."""
+
+        async def search() -> None:
+            await self._guarded(self._search_chats(pause_s))
+
+        self.run_worker(search, group="search", exclusive=True)
+
+    async def _search_chats(self, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        sidebar = self.query_one(Sidebar)
+        words = sidebar.words
         if words.strip():
-            sidebar.show_hits(await self.store.search(words))
+            sidebar.show_hits(await self.store.search(words), words)
         else:
-            chats, unread = await self.store.chats(), await self.store.unread()
-            sidebar.show_chats(chats, unread, self.session.chat_id)
+            await self.load_chats()
 
     async def load_models(self) -> None:
         """Ask which models there are; without an answer the preview says less."""
@@ -225,19 +276,26 @@ class ChatView(Screen[None]):
 
     def do(self, work: Coroutine[None, None, object]) -> None:
         """Run something that takes time; an error that a user can meet is said, any other is a bug."""
+        self.run_worker(self._guarded(work))
 
-        async def guarded() -> None:
-            try:
-                await work
-            except EdgeCloudError as error:
-                self.say(error.message, "error")
-            except NoMatches:
-                # What waited for the disk may come back to a screen that is being taken down.
-                if self.app.is_running:
-                    raise
-
-        self.run_worker(guarded())
+    async def _guarded(self, work: Coroutine[None, None, object]) -> None:
+        try:
+            await work
+        except EdgeCloudError as error:
+            self.say(error.message, "error")
+        except NoMatches:
+            # What waited for the disk may come back to a screen that is being taken down.
+            if self.app.is_running:
+                raise
 
     def say(self, sentence: str, severity: str = "information") -> None:
-        """A sentence in a corner, for a while."""
-        self.notify(sentence, severity=severity, markup=False)  # type: ignore[arg-type]
+        """A sentence in a corner, for a while; an error above the prompt, until something else is done."""
+        if severity == "error" and self.app.screen is self:
+            self._trouble_over = self.prompt.full_text
+            self.show_hint("#trouble", sentence)
+        else:
+            self.notify(sentence, severity=severity, markup=False)  # type: ignore[arg-type]
+
+    def forget_trouble(self) -> None:
+        """Say no more what went wrong."""
+        self.show_hint("#trouble", "")

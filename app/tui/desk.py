@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -12,6 +13,9 @@ from .ports import Gateway, Store
 from .session import Session
 from .state.conversation import Conversation
 from .state.preferences import Preferences
+
+KEEP_S = 2.0
+"""How long the way out waits for the disk, in seconds."""
 
 
 class Desk:
@@ -77,13 +81,21 @@ class Desk:
         return self._draft.take() if self._draft is not None else ""
 
     async def keep(self) -> None:
-        """Stop what runs so that its partial is kept, and keep what was typed and not sent."""
+        """Stop what runs so that its partial is kept, and keep what was typed and not sent; but a disk that
+        does not answer is waited for a moment only.
+        """
+        keeping = asyncio.ensure_future(self._keep())
+        await asyncio.wait([keeping], timeout=KEEP_S)
+        if keeping.done():
+            keeping.result()
+
+    async def _keep(self) -> None:
+        if self.session.chat_id is None and self._draft is not None:
+            self._draft.keep(self.session.preferences.draft)
         for session in {*self._watched, self.session}:
             await session.aclose()
         if self.session.chat_id is not None:
             await self.session.set_preferences(self.session.preferences)
-        elif self._draft is not None:
-            self._draft.keep(self.session.preferences.draft)
 
     def _session_ended(self, session: Session) -> None:
         if not session.queue:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from edgecloud.errors import StorageError
 from edgecloud.folders import data_dir
 from edgecloud.settings import Settings
-from edgecloud.types import ChatRequest, Event, Health, ModelCard, Receipt
+from edgecloud.types import ChatRequest, Door, Event, Health, ModelCard, Receipt
 
 from ..chats import Chat, ChatSummary, Hit, StoredMessage
+from ..disk_thread import DiskThread
 from ..forgetting import forget_chats
 from ..history import History, Removal
 from .state import receipt as receipts
 
 T = TypeVar("T")
+
+CLOSE_S = 1.0
+"""How long the way out waits for the disk, in seconds."""
 
 
 class Gateway(Protocol):
@@ -37,7 +42,8 @@ class Gateway(Protocol):
 
 
 class Store:
-    """The history for a user interface: every call in a thread, so that a slow disk never stalls a key.
+    """The history for a user interface: every call in a thread of ours, so that a slow disk stalls no key,
+    and one that never answers not even the way out.
 
     `open_history` is None where history is off; `forget` deletes what was derived from chats. All methods
     raise `StorageError`.
@@ -50,16 +56,18 @@ class Store:
     ) -> None:
         self._open = open_history
         self._forget = forget
-        self._history: History | None = None
-        self._lock = asyncio.Lock()
+        self._disk = _thread("chats", open_history)
+        # What is written and read besides does not wait for a search.
+        self._searches = _thread("search", open_history)
+        self._searching: tuple[threading.Event, History] | None = None
 
     @property
     def is_on(self) -> bool:
         return self._open is not None
 
-    async def chats(self, limit: int = 200) -> tuple[ChatSummary, ...]:
-        """Chats, the last used first; none where history is off."""
-        return await self._do(lambda history: history.list(limit)) if self.is_on else ()
+    async def chats(self, limit: int = 200, *, doors: Sequence[Door] = ()) -> tuple[ChatSummary, ...]:
+        """Chats, the last used first, of some doors or of all; none where history is off."""
+        return await self._do(lambda history: history.list(limit, doors=doors)) if self.is_on else ()
 
     async def last_chat(self) -> str | None:
         return await self._do(lambda history: history.last_chat()) if self.is_on else None
@@ -75,7 +83,29 @@ class Store:
         return await self._do(lambda history: history.prompts()) if self.is_on else ()
 
     async def search(self, query: str, limit: int = 50) -> tuple[Hit, ...]:
-        return await self._do(lambda history: history.search(query, limit)) if self.is_on else ()
+        """Messages that hold the words, best first. One that nobody waits for any more is broken off."""
+        if not self.is_on:
+            return ()
+        is_outdated = threading.Event()
+
+        def search(history: History) -> tuple[Hit, ...]:
+            self._searching = (is_outdated, history)
+            try:
+                return () if is_outdated.is_set() else history.search(query, limit)
+            except StorageError:
+                if is_outdated.is_set():
+                    return ()  # as it was told to
+                raise
+            finally:
+                self._searching = None
+
+        try:
+            return await asyncio.wrap_future(self._searches.submit(search))
+        except asyncio.CancelledError:
+            is_outdated.set()
+            if (now := self._searching) is not None and now[0] is is_outdated:
+                now[1].interrupt()
+            raise
 
     async def chat(self, chat_id: str) -> tuple[Chat, dict[str, Receipt], Mapping[str, Any]]:
         """A whole chat, its receipts by id, and its notes. Raises `NotFound`."""
@@ -128,27 +158,31 @@ class Store:
         """Delete a chat with everything derived from it, which goes first: should that fail, the chat is what
         it is found by again. Raises `StorageError`.
         """
-        purged = await asyncio.to_thread(self._forget, [chat_id])
-        removal = await self._do(lambda history: history.remove([chat_id]))
-        return dataclasses.replace(removal, purged=removal.purged and purged)
+
+        def remove(history: History) -> Removal:
+            purged = self._forget([chat_id])
+            removal = history.remove([chat_id])
+            return dataclasses.replace(removal, purged=removal.purged and purged)
+
+        return await self._do(remove)
 
     async def aclose(self) -> None:
-        async with self._lock:
-            if self._history is not None:
-                await asyncio.to_thread(self._history.close)
-                self._history = None
+        """Close the file. What the disk does not do within a moment is left undone: we end all the same."""
+        await asyncio.gather(self._disk.aclose(CLOSE_S), self._searches.aclose(CLOSE_S))
 
     async def _do(self, work: Callable[[History], T]) -> T:
         if self._open is None:
             raise StorageError("History is off (`history.enabled`), so there is nothing kept to work on.")
-        async with self._lock:
-            if self._history is not None and not self._history.is_in_place():
-                # Deleted or replaced under our hands: what is open is not what others see.
-                await asyncio.to_thread(self._history.close)
-                self._history = None
-            if self._history is None:
-                self._history = await asyncio.to_thread(self._open)
-            return await asyncio.to_thread(work, self._history)
+        # Whoever stops waiting for it may still want it done.
+        done: T = await asyncio.shield(asyncio.wrap_future(self._disk.submit(work)))
+        return done
+
+
+def _thread(name: str, open_history: Callable[[], History] | None) -> DiskThread[History]:
+    def off() -> History:
+        raise StorageError("History is off (`history.enabled`).")
+
+    return DiskThread(name, open_history or off, tend=lambda history: None, pause=lambda: None)
 
 
 def open_store(settings: Settings) -> Store:

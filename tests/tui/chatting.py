@@ -19,6 +19,7 @@ from edgecloud.app.tui.ports import Store
 from edgecloud.app.tui.session import Session, Waiting
 from edgecloud.app.tui.state.attachments import Prompt
 from edgecloud.app.tui.state.preferences import Preferences
+from edgecloud.app.tui.widgets.label import Label
 from edgecloud.engine import Engine
 from edgecloud.settings import Settings
 from tests.support.fake_engine import FakeEngine
@@ -112,7 +113,10 @@ class Driven:
         return "\n".join(strip.text.rstrip() for strip in strips)
 
     def toasts(self) -> list[str]:
-        return [notification.message for notification in self.app._notifications]
+        """What was said in the corner, and last what went wrong, above the prompt."""
+        trouble = self.chat.query_one("#trouble", Label)
+        corner = [notification.message for notification in self.app._notifications]
+        return [*corner, str(trouble.content)] if trouble.display else corner
 
 
 @asynccontextmanager

@@ -130,7 +130,7 @@ async def test_the_order_of_tab_is_fixed(tmp_path: Path) -> None:
             order.append(user.app.focused.id if user.app.focused else None)
             await user.pilot.press("tab")
 
-        assert order == ["prompt", "search", "chats", "transcript", "prompt"]
+        assert order == ["prompt", "transcript", "search", "chats", "prompt"]
 
 
 async def test_tab_completes_a_command_and_else_leaves_the_prompt(tmp_path: Path) -> None:

@@ -361,9 +361,9 @@ async def test_with_history_off_one_chats_all_the_same_and_nothing_is_kept(tmp_p
         await user.ask("two")
         await user.do("/regenerate")
         await user.do("/rename x")
+        assert "History is off" in user.toasts()[-1]
         await user.do("/search one")
 
-        assert "History is off" in user.toasts()[-1]
         assert "‹ 2 of 2 ›" in user.screen_text()
         assert [request.journal for request in engine.requests] == [False] * 3
         assert len(engine.requests[-1].messages) == 3

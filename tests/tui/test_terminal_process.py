@@ -153,7 +153,7 @@ def test_keys_of_every_terminal_do_what_they_say(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_paste_without_marks_is_not_sent_in_halves(tmp_path: Path) -> None:
-    with terminal(tmp_path) as chat:
+    with terminal(tmp_path, TERM="linux") as chat:
         chat.send("first line\rsecond line\rthird line\r")
         chat.expect("Hello from here.")
         chat.send("\x11")
@@ -161,6 +161,24 @@ def test_a_paste_without_marks_is_not_sent_in_halves(tmp_path: Path) -> None:
 
         (kept,) = chat.chats()
         assert kept.messages[0].message.content == "first line\nsecond line\nthird line"
+
+
+@pytest.mark.slow
+def test_two_prompts_sent_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    with terminal(tmp_path, TERM="xterm-256color", FAKE_DECODE_S="0.1") as chat:
+        chat.send("one\rtwo\r")
+        chat.expect("▌ two")
+        chat.expect("Hello from here.")
+        chat.send("\x11")
+        assert chat.wait() == 0
+
+        (kept,) = chat.chats()
+        assert [(stored.message.role, stored.message.content) for stored in kept.messages] == [
+            ("user", "one"),
+            ("assistant", "Hello from here."),
+            ("user", "two"),
+            ("assistant", "Hello from here."),
+        ]
 
 
 def test_without_a_terminal_it_says_what_to_use(tmp_path: Path) -> None:

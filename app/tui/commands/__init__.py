@@ -12,6 +12,7 @@ Handler = Callable[..., Coroutine[None, None, Any]]
 HANDLERS: Mapping[str, Handler] = {
     "new": chats.new,
     "chats": chats.toggle,
+    "all": chats.all_,
     "search": chats.search,
     "rename": chats.rename,
     "delete": chats.delete,

@@ -31,6 +31,12 @@ async def toggle(screen: ChatView, _: str) -> None:
         screen.query_one(ChatList).focus()
 
 
+async def all_(screen: ChatView, _: str) -> None:
+    screen.all_doors = not screen.all_doors
+    screen.query_one(Sidebar).display = True
+    await screen.load_chats()
+
+
 async def search(screen: ChatView, words: str) -> None:
     screen.query_one(Sidebar).display = True
     field = screen.query_one("#search", Input)
@@ -57,7 +63,9 @@ async def rename(screen: ChatView, title: str, chat_id: str | None = None) -> No
 async def delete(screen: ChatView, _: str, chat_id: str | None = None) -> None:
     chat_id = chat_id or _current(screen)
     chat = await screen.store.show(chat_id)
-    question = f"Delete “{chat.summary.title}” and all that was derived from it? It can't be brought back."
+    title, count = chat.summary.title or "untitled", len(chat.messages)
+    messages = "1 message" if count == 1 else f"{count} messages"
+    question = f"Delete “{title}”, {messages}, and all that was derived from it? It can't be brought back."
     if not await screen.app.push_screen_wait(Confirm(question, "delete it")):
         return
     is_shown = await screen.desk.drop(chat_id)

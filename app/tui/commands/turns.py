@@ -51,9 +51,7 @@ async def edit(screen: ChatView, _: str) -> None:
     question = node if node.role == "user" else node.parent
     if question is None:
         raise BadRequest("There is no question to edit here.")
-    screen.editing = question
-    screen.prompt.put(question.message.content)
-    screen.prompt.focus()
+    screen.edit(question)
     screen.show_bars()
 
 

@@ -48,7 +48,10 @@ class AskText(ModalScreen[str | None]):
 
 
 class Confirm(ModalScreen[bool]):
-    """A yes or no; leaving it is no."""
+    """A yes or no; leaving it is no, and so is Enter: who was typing did not see the question come."""
+
+    # From the first moment, not once it is mounted: keys may wait already.
+    AUTO_FOCUS = "#no"
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,n", "dismiss(False)", "no", id="confirm.no"),
@@ -66,9 +69,7 @@ class Confirm(ModalScreen[bool]):
             with Horizontal(classes="buttons"):
                 yield Button(f"y  {self.yes}", id="yes", variant="error", compact=True)
                 yield Button("n  no", id="no", compact=True)
-
-    def on_mount(self) -> None:
-        self.query_one("#no", Button).focus()
+            yield Label("y does it, Enter and Esc leave it as it was", classes="hint")
 
     @on(Button.Pressed)
     def pressed(self, event: Button.Pressed) -> None:

@@ -27,6 +27,7 @@ class Command:
 COMMANDS = (
     Command("new", "start a new chat", "ctrl+n"),
     Command("chats", "show or hide the list of chats", "ctrl+o"),
+    Command("all", "list what programs asked over HTTP too, or no longer", "f5"),
     Command("search", "find words in all chats", argument="words"),
     Command("rename", "give this chat another title", argument="title"),
     Command("delete", "delete this chat and all that was derived from it"),

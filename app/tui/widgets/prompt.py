@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import ClassVar
@@ -15,14 +16,14 @@ from textual.widgets import TextArea
 from ..state.attachments import as_mentions
 from ..state.commands import matching
 from ..state.prompt_history import PromptHistory
-from ..state.typing import BURST_PAUSE_S, BURST_S, Chips, enter_sends
+from ..state.typing import BURST_PAUSE_S, BURST_S, Chips, enter_sends, marks_pastes
 
 LONGEST_EDITED = 20_000
 """Characters."""
 
 
 class PromptArea(TextArea):
-    """Posts `Submitted` with the text as it is to be sent, pastes unfolded."""
+    """Posts `Submitted` with the text as it is to be sent, pastes unfolded, and is empty then."""
 
     HELP = """
 ## The prompt
@@ -62,6 +63,7 @@ of several lines.
         """Gives back the prompt that waits last, if one does."""
         self._chips = Chips()
         self._clock = clock
+        self._marks_pastes = marks_pastes(os.environ)
         self._last_key_at = -1.0
         self._recalled: str | None = None
         self._doubtful_enter: Timer | None = None
@@ -82,6 +84,11 @@ of several lines.
         self._chips.clear()
         self.load_text(text if len(text) <= LONGEST_EDITED else self._chips.put(text))
         self.move_cursor(self.document.end)
+
+    def give_back(self, text: str) -> None:
+        """Show again what was sent and not taken, before what was typed since."""
+        since = self.full_text
+        self.put(f"{text}\n{since}" if since else text)
 
     def clear_all(self) -> None:
         self._chips.clear()
@@ -104,7 +111,7 @@ of several lines.
             event.prevent_default()
             if not enter_sends(self.text, is_at_end=self.cursor_location == self.document.end):
                 self.action_newline()
-            elif now - last < BURST_S:
+            elif not self._marks_pastes and now - last < BURST_S:
                 self._doubtful_enter = self.set_timer(BURST_PAUSE_S, self._submit)
             else:
                 self._submit()
@@ -137,7 +144,8 @@ of several lines.
 
     def _submit(self) -> None:
         self._doubtful_enter = None
-        self.post_message(self.Submitted(self.full_text))
+        # Now, and not when the message is read: the letters behind Enter are the next prompt's.
+        self.post_message(self.Submitted(self.take()))
 
     def action_newline(self) -> None:
         self._replace_via_keyboard("\n", *self.selection)

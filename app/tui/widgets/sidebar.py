@@ -10,12 +10,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.events import Key
 from textual.message import Message
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from ...chats import ChatSummary, Hit
-from .label import visible
+from ...chats import OWN_DOORS, ChatSummary, Hit
+from .label import Label, visible
 
 
 class ChatList(OptionList):
@@ -24,17 +25,22 @@ class ChatList(OptionList):
     HELP = """
 ## Chats
 
-**Enter** opens one, **/** searches all of them, **F2** renames, **Delete** removes a chat with all that was
-derived from it.
+**Enter** opens one, letters search the words of all of them, **F2** renames, **Delete** removes a chat with
+all that was derived from it, once you say so.
 """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "screen.command('search')", "search", id="chats.search"),
         Binding("f2", "screen.chat_command('rename')", "rename", id="chats.rename"),
-        Binding("delete,d", "screen.chat_command('delete')", "delete", id="chats.delete"),
-        Binding("j", "cursor_down", show=False, id="chats.down"),
-        Binding("k", "cursor_up", show=False, id="chats.up"),
+        Binding("delete", "screen.chat_command('delete')", "delete", id="chats.delete"),
     ]
+
+    class Typed(Message):
+        """Somebody types who believes to be elsewhere, or who wants to search."""
+
+        def __init__(self, character: str) -> None:
+            super().__init__()
+            self.character = character
 
     @property
     def chosen(self) -> str | None:
@@ -43,6 +49,13 @@ derived from it.
             return None
         id = self.get_option_at_index(self.highlighted).id
         return id.split("/")[0] if id else None
+
+    def on_key(self, event: Key) -> None:
+        # No letter acts here: who types a prompt and is in the list by mistake would delete chats.
+        if event.is_printable and event.character and event.key not in self.screen.active_bindings:
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.Typed(event.character))
 
 
 class Sidebar(Vertical):
@@ -57,23 +70,37 @@ class Sidebar(Vertical):
             self.message_id = message_id
 
     class Searched(Message):
-        """Other words are searched for; none means all chats."""
+        """Other words are to be searched for; none means all chats."""
 
-        def __init__(self, words: str) -> None:
-            super().__init__()
-            self.words = words
+    def __init__(self) -> None:
+        super().__init__()
+        self._found_for: str | None = None
+        """The words whose hits are listed; None while those of others are, or all chats."""
 
     def compose(self) -> ComposeResult:
-        yield Input(placeholder="search all chats", id="search", compact=True)
+        yield Input(placeholder="search all chats", id="search", compact=True, select_on_focus=False)
         yield ChatList(id="chats", markup=False, compact=True)
+        yield Label("", id="doors")
 
-    def show_chats(self, chats: Sequence[ChatSummary], unread: frozenset[str], current: str | None) -> None:
-        """List the chats, the last used first."""
+    @property
+    def words(self) -> str:
+        """What is searched for; empty while chats are listed."""
+        return self.query_one("#search", Input).value
+
+    def show_chats(
+        self, chats: Sequence[ChatSummary], unread: frozenset[str], current: str | None, *, all_doors: bool
+    ) -> None:
+        """List the chats, the last used first; `all_doors` is whether those of programs are among them."""
+        self._found_for = None
         options = [Option(_chat_line(chat, chat.id in unread), id=chat.id) for chat in chats]
+        self.query_one("#doors", Label).show(
+            "F5 hides programs’ chats" if all_doors else "F5 lists programs’ too"
+        )
         self._fill(options or [Option("no chats yet", disabled=True)], current)
 
-    def show_hits(self, hits: Sequence[Hit]) -> None:
-        """List what a search found, a message a line pair."""
+    def show_hits(self, hits: Sequence[Hit], words: str) -> None:
+        """List what a search for these words found, a message a line pair."""
+        self._found_for = words if hits else None
         # One message may be found once only: ids of options are unique.
         by_id = {f"{hit.chat_id}/{hit.message_id}": hit for hit in hits}
         options = [
@@ -99,12 +126,22 @@ class Sidebar(Vertical):
     @on(Input.Changed, "#search")
     def words_changed(self, event: Input.Changed) -> None:
         event.stop()
-        self.post_message(self.Searched(event.value))
+        self.post_message(self.Searched())
 
     @on(Input.Submitted, "#search")
     def search_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        self.query_one(ChatList).focus()
+        # Not before the hits of just these words are there: what is listed until then was not meant.
+        if event.value == (self._found_for or ""):
+            self.query_one(ChatList).focus()
+
+    @on(ChatList.Typed)
+    def typed_in_list(self, event: ChatList.Typed) -> None:
+        event.stop()
+        field = self.query_one("#search", Input)
+        field.focus()
+        field.cursor_position = len(field.value)
+        field.insert_text_at_cursor(event.character)
 
     @on(OptionList.OptionSelected)
     def option_selected(self, event: OptionList.OptionSelected) -> None:
@@ -116,6 +153,9 @@ class Sidebar(Vertical):
 
 def _chat_line(chat: ChatSummary, is_unread: bool) -> Content:
     mark = "● " if is_unread else "… " if chat.status == "running" else "  "
+    door = "" if chat.door in OWN_DOORS else f"{chat.door}: "
     return Content.assemble(
-        (mark, "$text-accent"), (visible(chat.title) or "untitled", "bold" if is_unread else "")
+        (mark, "$text-accent"),
+        (door, "$foreground-muted"),
+        (visible(chat.title) or "untitled", "bold" if is_unread else ""),
     )
