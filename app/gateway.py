@@ -34,6 +34,7 @@ from edgecloud.types import (
 )
 
 from .books import Books
+from .circles import cutting_circles
 from .deadline import within_deadline
 from .direct import ask_alone, permit
 from .journal import Journal, OpenTurn, Status
@@ -136,6 +137,8 @@ class Gateway:
             source = within_deadline(await self._source(run, answer, chat_id), run)
             if request.door in ("ask", "chat"):
                 source = telling_loads(source, run)
+                if request.max_tokens is None and request.n == 1 and request.constraint is None:
+                    source = cutting_circles(source)
             async with aclosing(source) as events:
                 async for event in events:
                     run.see(event)
