@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from edgecloud.errors import BadRequest
 from edgecloud.types import TextDelta, TokenLogprob, TopLogprob
@@ -36,17 +36,14 @@ class Vocabulary(Protocol):
     def detokenize(self, ids: Sequence[int], *, special: bool = True) -> bytes: ...
 
 
-class Score(Protocol):
-    """A token's natural-log probability, and the likeliest tokens with theirs, falling."""
+class TokenScore(NamedTuple):
+    """A token's natural-log probability under the model's own distribution, and the likeliest tokens with
+    theirs, falling.
+    """
 
-    @property
-    def token_id(self) -> int: ...
-
-    @property
-    def logprob(self) -> float: ...
-
-    @property
-    def top(self) -> tuple[tuple[int, float], ...]: ...
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 def check_ids(vocabulary: Vocabulary, ids: Iterable[int], param: str) -> None:
@@ -60,7 +57,7 @@ def check_ids(vocabulary: Vocabulary, ids: Iterable[int], param: str) -> None:
             )
 
 
-def token_logprob(vocabulary: Vocabulary, score: Score) -> TokenLogprob:
+def token_logprob(vocabulary: Vocabulary, score: TokenScore) -> TokenLogprob:
     """A score as events carry it."""
     text, data = _text_and_bytes(vocabulary, score.token_id)
     top = []
@@ -71,7 +68,7 @@ def token_logprob(vocabulary: Vocabulary, score: Score) -> TokenLogprob:
 
 
 def echoed(
-    vocabulary: Vocabulary, prompt: Sequence[int], choice: int, scores: Sequence[Score] | None
+    vocabulary: Vocabulary, prompt: Sequence[int], choice: int, scores: Sequence[TokenScore] | None
 ) -> list[TextDelta]:
     """The prompt as the beginning of a choice; `scores` are those of its tokens from the second on."""
     text = vocabulary.detokenize(prompt).decode("utf-8", errors="replace")

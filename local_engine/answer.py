@@ -18,12 +18,11 @@ from edgecloud.types import (
     Timings,
     Usage,
 )
-from edgecloud.vocabulary import echoed, token_logprob
+from edgecloud.vocabulary import TokenScore, echoed, token_logprob
 
 if TYPE_CHECKING:
     from .llama import Model
     from .loaded import LoadedModel
-    from .sampler import RawLogprob
     from .sequence import Drawn, Job, Message, Ticket
 
 
@@ -42,7 +41,7 @@ class Answer:
             for index in range(request.n)
         ]
         self._open = set(range(request.n))
-        self._scores: list[RawLogprob] = []
+        self._scores: list[TokenScore] = []
         self._echo_due = request.echo
         self._completion_tokens = 0
         self._reasoning_tokens = 0

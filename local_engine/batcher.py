@@ -176,7 +176,7 @@ class Batcher:
         self._stop()
         self._take_arrivals()
         self._stepper.fail(self._lineup.everyone, Unavailable("The model was unloaded.", retry_after=1))
-        self._stepper.outbox.flush()
+        self._stepper.outbox.send()
         if is_sound:
             self._saving.save_all(self._kv)
         else:
@@ -198,7 +198,7 @@ class Batcher:
                 self._stepper.start_over()
                 self._stepper.fail(self._lineup.everyone, InternalError())
             self._busy_since = time.monotonic()
-            self._stepper.outbox.flush()
+            self._stepper.outbox.send()
 
     def _stop(self) -> None:
         self._limit.close()

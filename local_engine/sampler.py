@@ -9,13 +9,14 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from edgecloud.errors import BadRequest
 from edgecloud.settings import LocalSettings
 from edgecloud.types import Sampling
+from edgecloud.vocabulary import TokenScore
 
 from .llama import Candidates, Chain, Context, Logits, Model
 
@@ -183,17 +184,7 @@ def _build_chain(model: Model, plan: SamplingPlan, seed: int, history: Sequence[
     return chain
 
 
-class RawLogprob(NamedTuple):
-    """A token's natural-log probability under the model's own distribution, and the likeliest tokens with
-    theirs, falling.
-    """
-
-    token_id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
-
-
-def raw_logprob(logits: Logits, token_id: int, num_top: int) -> RawLogprob:
+def raw_logprob(logits: Logits, token_id: int, num_top: int) -> TokenScore:
     """Logprobs before temperature, penalties, bias and grammar."""
     peak = float(logits.max())
     normaliser = peak + math.log(float(np.exp(logits - peak, dtype=np.float32).sum(dtype=np.float64)))
@@ -202,4 +193,4 @@ def raw_logprob(logits: Logits, token_id: int, num_top: int) -> RawLogprob:
         ids = np.argpartition(logits, -num_top)[-num_top:]
         ids = ids[np.argsort(-logits[ids], kind="stable")]
         top = tuple((int(i), float(logits[i]) - normaliser) for i in ids)
-    return RawLogprob(token_id, float(logits[token_id]) - normaliser, top)
+    return TokenScore(token_id, float(logits[token_id]) - normaliser, top)

@@ -12,8 +12,9 @@ from typing import Literal, NamedTuple
 
 from edgecloud.errors import EdgeCloudError
 from edgecloud.inbox import Inbox
+from edgecloud.vocabulary import TokenScore
 
-from .sampler import RawLogprob, SamplingPlan, TokenGrammar, TokenSampler
+from .sampler import SamplingPlan, TokenGrammar, TokenSampler
 from .saved import Fetch
 
 
@@ -42,13 +43,13 @@ class Drawn(NamedTuple):
 
     choice: int
     token: int
-    logprob: RawLogprob | None
+    logprob: TokenScore | None
 
 
 class Scored(NamedTuple):
     """Logprobs of a run of prompt tokens, in order; the first token of a prompt has none."""
 
-    logprobs: list[RawLogprob]
+    logprobs: list[TokenScore]
 
 
 class Ended(NamedTuple):
@@ -99,7 +100,6 @@ class Ticket(Inbox[Message]):
         self.cancelled = False
         self.stopped: set[int] = set()
         # Written by the batcher's thread only.
-        self.outbox: list[Message] = []
         self.num_open = job.n
         self._wake = wake
 

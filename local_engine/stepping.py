@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgecloud.errors import DeadlineExceeded, EdgeCloudError, EngineFailure
+from edgecloud.inbox import Outbox
 
 from .filling import Work, fill
 from .kv import KvMemory
 from .limit import QueueLimit
 from .lineup import Lineup
 from .llama import ABORTED, INVALID_BATCH, NO_KV_SLOT, Candidates, Context, Model
-from .outbox import Outbox
 from .pacing import PrefillPacer
 from .sampler import raw_logprob
-from .sequence import Closed, Drawn, Ended, Scored, Sequence
+from .sequence import Closed, Drawn, Ended, Message, Scored, Sequence
 from .threads import ThreadGovernor
 
 log = logging.getLogger("edgecloud.batcher")
@@ -76,7 +76,7 @@ class Stepper:
         self._scratch = Candidates(model.n_vocab)
         # Halved while steps find no room.
         self._most_prefill = context.batch.capacity
-        self.outbox = Outbox()
+        self.outbox: Outbox[Message] = Outbox()
         self.stats = BatcherStats(cells=context.n_ctx, threads=governor.threads if governor else 0)
 
     def step(self) -> None:

@@ -16,11 +16,10 @@ from edgecloud.types import (
     Timings,
     Usage,
 )
-from edgecloud.vocabulary import echoed, token_logprob
+from edgecloud.vocabulary import TokenScore, echoed, token_logprob
 
 from .model_text import ModelText
 from .prepare import Prepared
-from .runner import TokenScore
 from .sequence import Ended
 from .ticket import Closed, Message, Scores, Tokens
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from edgecloud.errors import EdgeCloudError
+from edgecloud.vocabulary import TokenScore
 
 from .plan import StepPlan
 
@@ -60,15 +61,6 @@ class Drawing:
     logprobs: int | None = None
     score_prompt: bool = False
     mask: TokenMask | None = None
-
-
-class TokenScore(NamedTuple):
-    """A token's natural-log probability under the raw distribution, and the likeliest tokens with theirs,
-    falling."""
-
-    token_id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
 
 
 class Draw(NamedTuple):

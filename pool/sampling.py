@@ -19,8 +19,9 @@ import torch
 
 from edgecloud.errors import EdgeCloudError, EngineFailure
 from edgecloud.kernels.sampling import Sampling, sample
+from edgecloud.vocabulary import TokenScore
 
-from .runner import Draw, Drawing, TokenMask, TokenScore
+from .runner import Draw, Drawing, TokenMask
 
 REPEAT_WINDOW = 64
 

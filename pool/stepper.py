@@ -14,19 +14,20 @@ import time
 from collections.abc import Callable
 
 from edgecloud.errors import DeadlineExceeded, EdgeCloudError, EngineFailure, InternalError
+from edgecloud.inbox import Outbox
+from edgecloud.vocabulary import TokenScore
 
 from .cost_meter import CostMeter
 from .costs import StepCosts
 from .metrics import PoolMetrics, PoolStats
-from .outbox import Outbox
 from .plan import Drawn, StepPlan
-from .runner import Runner, StepOutput, TokenScore
+from .runner import Runner, StepOutput
 from .scheduler import Scheduler
 from .sequence import Ended, Progress
 from .slo import Slo
 from .speculative import NgramProposer
 from .stops import StopFinder
-from .ticket import Accepted, Closed, Scores, Ticket, Tokens
+from .ticket import Accepted, Closed, Message, Scores, Ticket, Tokens
 
 log = logging.getLogger("edgecloud.pool")
 
@@ -49,7 +50,7 @@ class Stepper:
         self.scheduler = make_scheduler(self._costs.costs)
         self.stats = PoolStats()
         self.metrics = PoolMetrics(runner.facts, self.scheduler.config, slo, lambda: self.stats)
-        self.outbox = Outbox()
+        self.outbox: Outbox[Message] = Outbox()
         self.num_failed_in_row = 0
         self._proposer = NgramProposer(
             max_rows=CHEAP_ROWS if runner.facts.device == "cpu" else CHEAP_GPU_ROWS

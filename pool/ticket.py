@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from edgecloud.errors import EdgeCloudError
 from edgecloud.inbox import Inbox
+from edgecloud.vocabulary import TokenScore
 
-from .runner import Drawing, TokenScore
+from .runner import Drawing
 from .sequence import Ended, Job, StopReason
 
 

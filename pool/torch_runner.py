@@ -8,10 +8,11 @@ import torch
 
 from edgecloud.errors import EdgeCloudError
 from edgecloud.kernels.blocks import copy_blocks, move_blocks
+from edgecloud.vocabulary import TokenScore
 
 from .models.decoder import Decoder
 from .plan import Item, StepPlan
-from .runner import Draw, Drawing, RunnerFacts, StepOutput, TokenScore
+from .runner import Draw, Drawing, RunnerFacts, StepOutput
 from .sampling import DrawingState, Row, Sampler, commit, score, walk
 
 # Rows of logits in memory at a time while a prompt is scored: 64 of 150,000 floats are 38 MB.

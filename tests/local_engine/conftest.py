@@ -13,9 +13,9 @@ import pytest
 from edgecloud.local_engine.batcher import Batcher
 from edgecloud.local_engine.filling import SCORED_PER_STEP
 from edgecloud.local_engine.llama import Context, Model
-from edgecloud.local_engine.sampler import RawLogprob
 from edgecloud.local_engine.sequence import Closed, Drawn, Ended, Job, Scored, Ticket
 from edgecloud.models import ModelFile
+from edgecloud.vocabulary import TokenScore
 
 
 def starter_path() -> Path:
@@ -81,9 +81,9 @@ class Answers:
 
     ticket: Ticket
     tokens: list[list[int]]
-    logprobs: list[list[RawLogprob]]
+    logprobs: list[list[TokenScore]]
     reasons: dict[int, str] = field(default_factory=dict)
-    scores: list[RawLogprob] = field(default_factory=list)
+    scores: list[TokenScore] = field(default_factory=list)
 
 
 async def collect(

@@ -12,10 +12,11 @@ from edgecloud.pool.config import PoolConfig
 from edgecloud.pool.loading import load_runner, plan_model
 from edgecloud.pool.models.torch_decoder import TorchDecoder
 from edgecloud.pool.plan import Drawn, StepPlan
-from edgecloud.pool.runner import Drawing, Runner, TokenScore
+from edgecloud.pool.runner import Drawing, Runner
 from edgecloud.pool.scheduler import Scheduler
 from edgecloud.pool.sequence import Job
 from edgecloud.pool.torch_runner import TorchRunner
+from edgecloud.vocabulary import TokenScore
 
 
 @dataclass

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from edgecloud.pool.runner import Draw, TokenScore
+from edgecloud.pool.runner import Draw
 from edgecloud.pool.stops import StopFinder
+from edgecloud.vocabulary import TokenScore
 
 
 def spell(token: int) -> bytes:

@@ -14,7 +14,8 @@ from zlib import crc32
 
 from edgecloud.errors import EdgeCloudError, EngineFailure
 from edgecloud.pool.plan import Item, StepPlan
-from edgecloud.pool.runner import Draw, Drawing, RunnerFacts, StepOutput, TokenScore
+from edgecloud.pool.runner import Draw, Drawing, RunnerFacts, StepOutput
+from edgecloud.vocabulary import TokenScore
 
 VOCABULARY = 257
 Slot = tuple[int, int]
