@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgecloud.errors import ConfigError
-from edgecloud.toml_file import changed, line_of
+from edgecloud.toml_file import changed, line_of, replace_text
 
 PATH = Path("config.toml")
 ENTRY = {"name": "new", "url": "http://new/v1", "replicas": [{"url": "http://other/v1"}]}
@@ -110,3 +111,29 @@ def test_the_tables_of_a_list_have_lines_of_their_own() -> None:
     assert line_of(("pool", "1"), text) == 3
     assert line_of(("pool", "1", "name"), text) == 5
     assert line_of(("pool", "2"), text) is None
+
+
+def set_port(document: Any) -> None:
+    document["port"] = 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("port = 1\n", "port = 2\n"),
+        ("port = 1", "port = 2\n"),
+        ("port = 1 # mine\n\n[chat]\n", "port = 2 # mine\n\n[chat]\n"),
+        ("", "port = 2\n"),
+    ],
+)
+def test_nothing_but_the_value_changes(before: str, after: str) -> None:
+    assert changed(before, set_port, PATH) == after
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_lines_end_as_they_did(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(f"port = 1{end}theme = 'dark'{end}".encode())
+    replace_text(path, "port = 2\ntheme = 'dark'\n")
+    assert path.read_bytes() == f"port = 2{end}theme = 'dark'{end}".encode()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600

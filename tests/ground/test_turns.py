@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,6 +83,9 @@ def test_calls_and_results_can_be_told_as_text() -> None:
 def test_every_call_can_have_a_turn_of_its_own_with_its_result_behind_it() -> None:
     turns = (HI, calling("a", "b"), result("b", "2"), result("a", "1"), HELLO)
     assert one_call_each(turns) == (HI, calling("a"), result("a", "1"), calling("b"), result("b", "2"), HELLO)
+
+    first, second = one_call_each((replace(calling("a", "b"), content="Wait."),))
+    assert (first.content, second.content) == ("Wait.", "")
 
 
 def test_ids_that_begin_anew_in_each_turn_keep_their_own_results() -> None:
