@@ -125,14 +125,6 @@ class Memory:
         """A person says that the answer to this request was wrong: what was kept of it is deleted."""
         return bool(await self._do(lambda cache: cache.retract(request_id)))
 
-    async def delete_chats(self, chat_ids: Collection[str]) -> bool:
-        """Delete the answers derived from chats; False while another process keeps old pages readable."""
-
-        def delete(cache: AnswerCache) -> bool:
-            return all([cache.delete_chat(chat_id).purged for chat_id in chat_ids])
-
-        return await self._do(delete)
-
     async def aclose(self) -> None:
         """Finish what is being kept, and close the file."""
         if self._asides:
@@ -313,7 +305,7 @@ def _flight(key: Key, request: ChatRequest, answerers: Collection[str]) -> Hasha
     """What makes two requests at once the same; None where the first one's answer is not for the second."""
     if key.exact is None or request.fresh or request.only_kept or not request.journal:
         return None
-    return key.exact, tuple(answerers)
+    return key.exact, key.streamed, tuple(answerers)
 
 
 def answerer_of(settings: Settings, engine: Engine) -> str:

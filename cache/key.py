@@ -24,8 +24,8 @@ SCHEMA = 1
 MAX_TEMPERATURE = 0.5
 """Above it a caller asked for variety. None is the engine's default, which nobody asked for."""
 
-# Who asks and when, not what: none of these changes the answer. The model is compared as the answerer, and
-# `max_tokens` with the length of the kept answer.
+# Who asks and when, not what: none of these changes the answer. The model is compared as the answerer,
+# `max_tokens` with the length of the kept answer, `streamed` with how it came.
 _IDENTITY = (
     "id",
     "model",
@@ -43,6 +43,7 @@ _IDENTITY = (
     "parent_id",
     "tenant",
     "door",
+    "streamed",
     "parallel_tool_calls",
     "tool_choice",
 )
@@ -65,7 +66,10 @@ def key_of(
     partition = None if reason else _digest("semantic", _partition(request, scope, verdict.language))
     exact = _digest("exact", _whole(request, scope)) if _is_repeatable(request.sampling) else None
     lifetime_s = min(lifetime_s, verdict.lifetime_s) if request.is_chat else FRESH_S
-    return Key(scope, exact, partition, text, lifetime_s, reason, request.max_tokens, request.max_age_s)
+    return Key(
+        scope, exact, partition, text, lifetime_s, reason,
+        request.max_tokens, request.max_age_s, request.streamed,
+    )  # fmt: skip
 
 
 def scope_of(request: ChatRequest) -> str:

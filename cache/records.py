@@ -34,7 +34,8 @@ class Key:
 
     `exact` and `partition` are SHA-256 digests of everything that must be equal for an answer to be served;
     None leaves the tier out, and `reason` says why. `text` is the last user turn, what the semantic tier
-    embeds and compares. `max_tokens` and `max_age_s` bound the answers that may be served.
+    embeds and compares. `max_tokens` and `max_age_s` bound the answers that may be served; one that did not
+    come in pieces is not served where it is to be `streamed`.
     """
 
     scope: str
@@ -45,6 +46,7 @@ class Key:
     reason: str = ""
     max_tokens: int | None = None
     max_age_s: float | None = None
+    streamed: bool = True
 
     @property
     def wording(self) -> bytes | None:

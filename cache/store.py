@@ -160,12 +160,12 @@ def keep(
     (number,) = connection.execute(
         """INSERT INTO answers (id, scope, exact, partition, wording, answerer, prompt, answer,
                                 completion_tokens,
-                                created, expires, seconds, cost, bytes, used, request_id)
-           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number""",
+                                created, expires, seconds, cost, bytes, used, request_id, in_pieces)
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number""",
         (
             entry_id, key.scope, key.exact, key.partition, key.wording, answer.answerer, key.text, packed,
             usage.completion_tokens, now, now + key.lifetime_s, answer.seconds, answer.cost, size, now,
-            answer.request_id,
+            answer.request_id, key.streamed,
         ),
     ).fetchone()  # fmt: skip
     if space is not None and embedded is not None:
@@ -288,14 +288,17 @@ def count(connection: sqlite3.Connection, counter: str) -> float:
 def _servable(answerers: Collection[str]) -> str:
     return (
         f"answerer IN ({_marks(answerers)}) AND blocked = 0 "
-        "AND expires > ? AND created >= ? AND completion_tokens <= ?"
+        "AND expires > ? AND created >= ? AND completion_tokens <= ? AND in_pieces >= ?"
     )
 
 
-def _bounds(key: Key, now: float) -> tuple[float, float, int]:
-    """What `_servable` compares with: now, when the oldest answer may be from, how long one may be."""
+def _bounds(key: Key, now: float) -> tuple[float, float, int, bool]:
+    """What `_servable` compares with: now, when the oldest answer may be from, how long one may be, and
+    whether it must be one that came in pieces.
+    """
     oldest = now - key.max_age_s if key.max_age_s is not None else 0.0
-    return now, oldest, key.max_tokens if key.max_tokens is not None else _NO_LIMIT
+    longest = key.max_tokens if key.max_tokens is not None else _NO_LIMIT
+    return now, oldest, longest, key.streamed
 
 
 def _marks(values: Collection[object]) -> str:

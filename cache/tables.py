@@ -57,4 +57,8 @@ def know_deleted_chats(connection: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: Sequence[Migration] = (create_answers, know_requests, know_deleted_chats)
+def know_pieces(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE answers ADD COLUMN in_pieces INTEGER NOT NULL DEFAULT 1")
+
+
+MIGRATIONS: Sequence[Migration] = (create_answers, know_requests, know_deleted_chats, know_pieces)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -369,7 +369,8 @@ async def test_a_thumb_down_blocks_and_a_deleted_chat_takes_its_answer_along(tmp
         assert finish(await collect(gateway, ask())).receipt.cache.verdict == "semantic"
 
         assert again.chat_id is not None
-        assert await gateway.memory.delete_chats([again.chat_id])
+        with closing(AnswerCache(tmp_path / "cache.db")) as cache:
+            assert cache.delete_chat(again.chat_id).num_answers == 1
         assert finish(await collect(gateway, ask())).receipt.cache == CacheInfo("miss")
 
 

@@ -187,6 +187,7 @@ def test_all_that_is_told_of_a_request_is_the_same(
     # So do the headers, as far as they know.
     if case.status == 200:
         assert_headers(answer, told, whole=not stream)
+    assert answer.headers["x-request-id"] == receipt.id
     # So does the command line, in another process's time.
     printed = CliRunner().invoke(edgecloud, ["why", receipt.id, "--json"], obj=State())
     assert json.loads(printed.stdout) == story

@@ -166,3 +166,17 @@ def test_an_answer_older_than_is_wanted_is_computed_again(tmp_path: Path) -> Non
             # An answer is kept aside, and as old as that.
             eventually(lambda: kept_since(tmp_path) == (1e9 if len(verdicts) < 3 else now[0]))
     assert verdicts == ["miss", "exact", "miss", "miss"]
+
+
+# cases: R59
+def test_a_stream_is_replayed_to_everybody_and_a_whole_answer_never_as_a_stream(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    verdicts, streams = [], []
+    with house(tmp_path, engine) as http:
+        for stream in (False, False, True, True, False):
+            body = chat(SKY, temperature=0, stream=stream)
+            answer = http.post("/v1/chat/completions", json=body, headers=ON)
+            verdicts.append(verdict_of(answer))
+            streams += [body_of(answer)] if stream else []
+    assert verdicts == ["miss", "exact", "miss", "exact", "exact"]
+    assert streams[0] == streams[1]
