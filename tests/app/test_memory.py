@@ -404,6 +404,7 @@ async def test_requests_that_only_seem_the_same_do_not_wait_for_each_other(tmp_p
     assert len(engine.requests) == 4
 
 
+# cases: R58
 async def test_a_thumb_down_on_an_answer_takes_what_was_kept_of_it(tmp_path: Path) -> None:
     async with remembering(tmp_path) as gateway:
         first = finish(await collect(gateway, ask(sampling=COLD)))
@@ -414,6 +415,7 @@ async def test_a_thumb_down_on_an_answer_takes_what_was_kept_of_it(tmp_path: Pat
     assert third.receipt.cache == CacheInfo("miss")
 
 
+# cases: R62
 @pytest.mark.parametrize("by", ["request", "message"])
 async def test_a_thumb_down_on_a_kept_answer_blocks_it(tmp_path: Path, by: str) -> None:
     async with remembering(tmp_path) as gateway:
