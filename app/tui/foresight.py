@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from edgecloud.errors import BadRequest, EdgeCloudError
 from edgecloud.types import ChatRequest, Message, ModelCard
@@ -67,12 +69,16 @@ class Foresight:
         """Ask the router; a refusal is an answer too."""
         try:
             story = await self.gateway.explain(self.request(session, route, typed))
-            self._told = of_story(story, _length(session, typed))
+            self._told = self.of_story(story, session, typed)
         except EdgeCloudError as error:
             self._told = Preview(error.message, False, 0)
         except Exception:
             # A line that says less must not end a chat.
             log.exception("the router's word on a draft was not understood")
+
+    def of_story(self, story: Mapping[str, Any], session: Session, typed: str) -> Preview:
+        """What the router's word on a draft means, in one line."""
+        return of_story(story, _length(session, typed))
 
 
 def _length(session: Session, typed: str) -> int:

@@ -12,6 +12,8 @@ from edgecloud.app.chat_files import default_name, import_chat
 from edgecloud.app.tui.clipboard import copy, osc52
 from edgecloud.app.tui.draft import DraftFile
 from edgecloud.app.tui.foresight import Foresight
+from edgecloud.app.tui.render.lines import lay_out
+from edgecloud.app.tui.screens.dialogs import hanging
 from edgecloud.app.tui.session import HERE, Session
 from edgecloud.app.tui.state import frame
 from edgecloud.app.tui.state.preferences import Preferences
@@ -115,8 +117,28 @@ DECISION = Decision("req-1", 0.0, "balanced", (CANDIDATE,), "the better answer")
 def test_what_the_router_would_do_is_one_line() -> None:
     told = of_story({"decision": dump_record(DECISION), "sentences": []}, 400)
 
-    assert told.line() == "gpu-box on a pool, the better answer · about 100 tokens · about 900 ms · $0.0040"
+    assert told.line() == "gpu-box on a pool · about 900 ms · $0.0040 · about 100 tokens · the better answer"
     assert not told.is_local
+
+
+def test_a_narrow_line_leaves_out_the_reason_before_the_price() -> None:
+    told = of_story({"decision": dump_record(DECISION), "sentences": []}, 400)
+
+    assert told.line(66) == "gpu-box on a pool · about 900 ms · $0.0040 · about 100 tokens"
+
+
+def test_a_text_to_read_hangs_under_its_names_and_numbers() -> None:
+    text = "    because  a reason that is long\n1. gpu-box: right with 73%\nAnd prose that is long"
+    rows, _ = lay_out(hanging(text), 22)
+
+    assert [row.prefix.plain + row.content.plain for row in rows] == [
+        "    because  a reason",
+        "             that is",
+        "             long",
+        "1. gpu-box: right with",
+        "   73%",
+        "And prose that is long",
+    ]
 
 
 def test_a_model_that_is_named_is_where_it_would_go() -> None:

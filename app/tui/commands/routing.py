@@ -98,16 +98,21 @@ async def preview(screen: ChatView, _: str) -> None:
     request = screen.foresight.request(screen.session, screen.route, screen.prompt.full_text)
     if not request.messages:
         raise BadRequest("There is nothing to send yet.")
+    told: list[str] = []
+    if screen.settings.pool:
+        story = await screen.gateway.explain(request)
+        told = ["", *story["sentences"]]
+        would = screen.foresight.of_story(story, screen.session, screen.prompt.full_text)
+    else:
+        would = screen.would()
     head = [
-        f"to: {screen.would().line() or request.model}",
+        f"to: {replace(would, why='').line() or request.model}",
         f"mode: {request.mode}; private: {_yes(request.private)}; offline: {_yes(request.offline)}",
         f"kept in the history: {_yes(request.journal)}",
         f"parameters: {screen.session.preferences.described() or 'the model’s own'}",
     ]
-    if screen.settings.pool:
-        head += ["", *(await screen.gateway.explain(request))["sentences"]]
     body = "\n\n".join(f"{message.role}:\n{message.content}" for message in request.messages)
-    await screen.app.push_screen_wait(Reader("What would be sent", "\n".join(head) + "\n\n" + body))
+    await screen.app.push_screen_wait(Reader("What would be sent", "\n".join([*head, *told]) + "\n\n" + body))
 
 
 async def why(screen: ChatView, _: str) -> None:

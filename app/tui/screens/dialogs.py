@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, TextArea
 
-from ..render.lines import Layable, plain_lines
+from ..render.lines import Layable, Line
 from ..widgets.flow import Flow
 from ..widgets.label import Label, visible
+
+_BEGINS = re.compile(r" {0,12}\S[\w ]{0,12} {2,}|\d+\. ")
 
 _CLOSE: list[BindingType] = [Binding("escape", "dismiss(None)", "close", id="dialog.close")]
 
@@ -87,7 +92,7 @@ class Reader(ModalScreen[None]):
     def __init__(self, title: str, body: str | list[Layable]) -> None:
         super().__init__()
         self.heading = title
-        self.body: list[Layable] = [*plain_lines(visible(body))] if isinstance(body, str) else body
+        self.body: list[Layable] = hanging(visible(body)) if isinstance(body, str) else body
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog reader"):
@@ -95,3 +100,13 @@ class Reader(ModalScreen[None]):
             with VerticalScroll():
                 yield Flow(self.body)
             yield Label("Esc closes", classes="hint")
+
+
+def hanging(text: str) -> list[Layable]:
+    """Lines whose later rows stand under the first one's words: after a name or a number."""
+    lines: list[Layable] = []
+    for line in text.split("\n"):
+        begins = _BEGINS.match(line)
+        first = begins[0] if begins else ""
+        lines.append(Line(Content(line[len(first) :]), Content(first), Content(" " * cell_len(first))))
+    return lines

@@ -27,16 +27,18 @@ class Preview:
     price: str = ""
     wait: str = ""
     cache: str = ""
+    why: str = ""
 
     @property
     def parts(self) -> list[str]:
         """What it says, the most important first."""
         parts = [
             self.where,
-            f"about {self.tokens:,} tokens" if self.tokens else "",
             self.wait,
             self.price,
+            f"about {self.tokens:,} tokens" if self.tokens else "",
             self.cache,
+            self.why,
         ]
         return [part for part in parts if part]
 
@@ -69,9 +71,10 @@ def of_story(story: Mapping[str, Any], num_characters: int) -> Preview:
     first = decision.candidates[0]
     place = "on this machine" if first.local else "on a pool"
     return Preview(
-        f"{first.engine} {place}, {decision.reason}",
+        f"{first.engine} {place}",
         first.local,
         tokens,
+        why=decision.reason,
         price=money(first.cost, decision.currency),
         wait=f"about {seconds(first.total_s.p50)}",
     )

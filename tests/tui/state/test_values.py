@@ -165,7 +165,7 @@ def test_the_line_says_where_a_prompt_would_go() -> None:
     local = preview.preview("auto", CARDS, 400)
     away = preview.preview("big", CARDS, 0)
 
-    assert local.line() == "smollm2 on this machine · about 100 tokens · free"
+    assert local.line() == "smollm2 on this machine · free · about 100 tokens"
     assert (away.is_local, away.line()) == (False, "big on a pool")
     assert preview.preview("small", CARDS, 0).is_local
 
@@ -173,8 +173,8 @@ def test_the_line_says_where_a_prompt_would_go() -> None:
 def test_parts_that_do_not_fit_are_left_out_whole_from_the_end() -> None:
     local = preview.preview("auto", CARDS, 400)
 
-    assert local.line(40) == "smollm2 on this machine"
-    assert local.line(45) == "smollm2 on this machine · about 100 tokens"
+    assert local.line(30) == "smollm2 on this machine"
+    assert local.line(45) == "smollm2 on this machine · free"
     assert local.line(5) == "smollm2 on this machine"
 
 
