@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from edgecloud.types import ChatRequest, NamedTool
 
 from ..router.facts import Facts, Needs, Privacy, Spread
-from ..router.structure import measure, question
+from ..router.structure import gist, measure, question
+from ..router.wording import wording
 from .upstreams import Upstream
 
 BYTES_PER_TOKEN = 3.5
@@ -43,6 +44,7 @@ def facts_of(
         offline=request.offline,
         deadline_s=left_s,
         tenant=request.tenant,
+        words=wording(gist(text)),
     )
 
 

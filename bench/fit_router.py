@@ -4,14 +4,15 @@
     python bench/fit_router.py --refit             fits again to the rows that are in the file
 
 A line of a set is {"id", "group", "prompt", "scores": {model: 0.0 to 1.0}}. Only vectors, structure and
-scores are kept of it: no text of a question or an answer. The shipped rows are from RouteLLM and LLMRouter
-(see NOTICE).
+scores ship of it: no text of a question or an answer. Hashes of its words, which fitting again needs, stay in
+`bench/data/routing/words.npz`. The rows are from RouteLLM and LLMRouter (see NOTICE).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import gzip
 import json
 import time
@@ -23,13 +24,16 @@ import numpy as np
 from edgecloud.local_engine.embedder import open_embedder
 from edgecloud.models import resolve
 from edgecloud.router.learned import SHIPPED, load_shipped
+from edgecloud.router.learning.bags import Bags, bags_of
 from edgecloud.router.learning.features import features
 from edgecloud.router.learning.heads import fit_heads, to_arrays
 from edgecloud.router.learning.rows import Rows, joined, unit
 from edgecloud.router.structure import gist, measure
+from edgecloud.router.wording import wording
 from edgecloud.settings import Settings
 
 TARGET = Path(__file__).parents[1] / "router" / "data" / SHIPPED.name
+WORDS = Path(__file__).parent / "data" / "routing" / "words.npz"
 BATCH = 64
 
 
@@ -64,7 +68,15 @@ def rows_of(lines: list[dict[str, Any]], vectors: np.ndarray[Any, Any]) -> Rows:
         np.stack([features(measure(line["prompt"])) for line in lines]),
         np.array([[line["scores"].get(model, np.nan) for model in models] for line in lines], float),
         models,
+        bags_of([wording(gist(line["prompt"])) for line in lines]),
     )
+
+
+def shipped_rows() -> Rows:
+    """The rows of the shipped file, with their words."""
+    rows = load_shipped().heads.rows
+    with np.load(WORDS, allow_pickle=False) as kept:
+        return dataclasses.replace(rows, bags=Bags(kept["buckets"], kept["starts"]))
 
 
 def main() -> None:
@@ -79,8 +91,7 @@ def main() -> None:
         parser.error("name the sets, or say --refit")
     began = time.monotonic()
     if options.refit:
-        known = load_shipped()
-        rows, fingerprint = known.heads.rows, known.fingerprint
+        rows, fingerprint = shipped_rows(), load_shipped().fingerprint
     else:
         parts = [read(path) for path in options.sets]
         lines = [line for part in parts for line in part]
@@ -89,6 +100,8 @@ def main() -> None:
         rows = joined([rows_of(*pair) for pair in zip(parts, np.split(vectors, ends), strict=True)])
     heads = fit_heads(rows)
     np.savez_compressed(options.out, fingerprint=np.array(fingerprint), **to_arrays(heads))
+    if rows.bags is not None:
+        np.savez_compressed(WORDS, buckets=rows.bags.buckets, starts=rows.bags.starts)
     size = options.out.stat().st_size / 1e6
     print(f"{len(rows)} rows, {len(rows.models)} models, {size:.1f} MB, {time.monotonic() - began:.0f} s")
 

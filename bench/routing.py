@@ -20,17 +20,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from fit_router import embed
+from fit_router import embed, shipped_rows
 from numpy.typing import NDArray
 from prompts import Pair, checklist, gptcache
 
 from edgecloud.router.acceptance import chance
 from edgecloud.router.learned import load_shipped
+from edgecloud.router.learning.bags import Bags, bags_of
 from edgecloud.router.learning.features import LENGTH, features
 from edgecloud.router.learning.heads import Chances, fit_heads
 from edgecloud.router.learning.measures import apgr, auc, cpt, ece
 from edgecloud.router.learning.rows import Rows
 from edgecloud.router.structure import gist, measure
+from edgecloud.router.wording import wording
 
 ROUTELLM = ("mixtral-8x7b-instruct", "gpt-4-1106-preview")
 LLMROUTER = ("gemma-2-9b-it", "llama-3.1-nemotron-51b-instruct")
@@ -50,12 +52,12 @@ class Trial(NamedTuple):
 
 def rows_of(name: str, pair: tuple[str, str]) -> Rows:
     """The questions of one set that both models have scores for."""
-    rows = load_shipped().heads.rows
+    rows = shipped_rows()
     return rows.take(np.char.startswith(rows.ids, f"{name}/")).of(*pair)
 
 
 def tried(train: Rows, test: Rows) -> Trial:
-    return Trial(test, fit_heads(train).predict(test.vectors, test.features))
+    return Trial(test, fit_heads(train).predict(test.vectors, test.features, test.bags))
 
 
 def splits(rows: Rows, labels: int) -> Iterator[Trial]:
@@ -163,18 +165,21 @@ def flips() -> None:
     heads = load_shipped().heads
     columns = [heads.models.index("llama-3.1-8b-instruct"), heads.models.index(ROUTELLM[1])]
 
-    def gains(vectors: NDArray[np.float32], structure: NDArray[np.float32]) -> Scores:
-        p_ok = heads.predict(vectors, structure).p_ok
+    def gains(vectors: NDArray[np.float32], structure: NDArray[np.float32], bags: Bags) -> Scores:
+        p_ok = heads.predict(vectors, structure, bags).p_ok
         return p_ok[:, columns[1]] - p_ok[:, columns[0]]
 
-    some = np.random.default_rng(0).permutation(len(heads.rows))[:2000]
-    traffic = gains(heads.rows.vectors[some], heads.rows.features[some])
+    rows = shipped_rows()
+    rows = rows.take(np.random.default_rng(0).permutation(len(rows))[:2000])
+    assert rows.bags is not None
+    traffic = gains(rows.vectors, rows.features, rows.bags)
     print(f"  {'set':<34} " + " ".join(f"{share:>6.0%}" for share in SHARES) + "  mean |change|")
     for name, pairs in sets.items():
         texts = list(dict.fromkeys(text for pair in pairs for text in pair[:2]))
         vectors, _ = asyncio.run(embed([gist(text) for text in texts]))
         structure = np.stack([features(measure(text)) for text in texts])
-        gain = dict(zip(texts, gains(vectors, structure).tolist(), strict=True))
+        bags = bags_of([wording(gist(text)) for text in texts])
+        gain = dict(zip(texts, gains(vectors, structure, bags).tolist(), strict=True))
         one, other = (np.array([gain[pair[side]] for pair in pairs]) for side in (0, 1))
         for whose, all_gains in (("mixed traffic", traffic), ("the set", np.array(list(gain.values())))):
             lines = [np.quantile(all_gains, 1 - share) for share in SHARES]

@@ -12,6 +12,34 @@ Language = Literal["en", "zh", "other"]
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """How a question asks: its stem is what stands before the first of its options, all where there is none.
+
+    `option_chars` and `option_spread` are the mean and the standard deviation of the options' lengths;
+    `asks` and `states` say how the stem ends, `asks_what`, `asks_how` and `supposes` how it begins.
+    """
+
+    stem_chars: int = 0
+    option_chars: float = 0.0
+    option_spread: float = 0.0
+    numeric_options: float = 0.0
+    blanks: int = 0
+    asks: bool = False
+    states: bool = False
+    following: int = 0
+    asks_what: bool = False
+    asks_how: bool = False
+    supposes: bool = False
+    quotes: int = 0
+    numbers: int = 0
+    names: int = 0
+    commas: int = 0
+    all_or_none: int = 0
+    longest_word: int = 0
+    distinct_words: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Structure:
     """How the question is built: shares are 0..1 of its characters, counts are of the question alone.
 
@@ -34,6 +62,7 @@ class Structure:
     reasoning: int = 0
     expertise: int = 0
     language: Language = "en"
+    form: Form = Form()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +116,8 @@ class Facts:
     filters ran. `output_tokens` is what the answer is expected to take; `max_tokens` what it may take, None
     for no limit but the context. `vector` is the embedding of the question, from the embedder with that
     `fingerprint`, None where there is none. `deadline_s` is what is left of it, in seconds. `covers`
-    are the engines that the asked model name means, None for all (`auto`).
+    are the engines that the asked model name means, None for all (`auto`). `words` are hashes of the
+    question's words, for estimates; they are kept nowhere.
     """
 
     request_id: str
@@ -107,6 +137,7 @@ class Facts:
     tenant: str | None = None
     vector: tuple[float, ...] | None = None
     fingerprint: str = ""
+    words: tuple[int, ...] = field(default=(), repr=False)
 
     def prompt_tokens(self, engine: str) -> int:
         """Tokens of the prompt for this engine, estimated where they could not be counted."""

@@ -20,9 +20,10 @@ from edgecloud.errors import ModelLoadError
 
 from .decision import Estimate, Neighbour
 from .facts import Facts
+from .learning.bags import bags_of
 from .learning.evidence import NOTHING, RESERVE, Evidence, weighed
 from .learning.features import Floats, features
-from .learning.heads import VECTOR_SCALE, Heads, from_arrays
+from .learning.heads import Heads, from_arrays
 from .learning.logistic import Doubles, logit, sigmoid
 from .learning.speakers import Voice, voice_of
 from .priors import PriorQuality
@@ -32,6 +33,8 @@ SHIPPED = Path(__file__).parent / "data" / "outcomes.npz"
 NEIGHBOURS = 3
 # A speaker whose rows know nothing of the question says this much beside those that do.
 _LEAST_TRUST = 0.05
+# Lengths of vectors beside features, for corrections.
+VECTOR_SCALE = 0.6
 # Half-width of an interval that grows, in log-odds, where the rows are not trusted.
 _IN_THE_DARK = 0.8
 
@@ -71,7 +74,8 @@ class LearnedQuality:
         if not self.understands(facts):
             return PriorQuality().predict(facts, engines)
         vector, row = _vector(facts), features(facts.structure)
-        chances = self.heads.predict(vector[None], row[None])
+        bags = bags_of([facts.words]) if facts.words else None
+        chances = self.heads.predict(vector[None], row[None], bags)
         log_odds, trust = logit(chances.p_ok[0]), chances.trust[0]
         tenant = facts.tenant or ""
         return {view.name: self._estimate(view, log_odds, trust, vector, row, tenant) for view in engines}
@@ -128,9 +132,7 @@ class LearnedQuality:
         said, trusted, voice = self.base(view, log_odds, trust)
         correction = self.corrections.weights.get((view.name, view.model))
         if correction is not None:
-            said += float(
-                inputs_of(self.heads, vector[None], row[None])[0] @ correction[:-1] + correction[-1]
-            )
+            said += float(corrected(inputs_of(self.heads, vector[None], row[None]), correction)[0])
         count, right = 0.0, 0.0
         if len(self.evidence):
             count, right = self.evidence.near(view.name, view.model, vector, tenant)
@@ -152,12 +154,20 @@ def inputs_of(heads: Heads, vectors: Floats, rows: Floats) -> Floats:
     return np.hstack([vectors * VECTOR_SCALE, heads.scaled(rows)])
 
 
+def corrected(inputs: Floats, correction: Doubles) -> Doubles:
+    """What a correction adds to the log-odds of inputs (n, width); nothing if it was trained on others."""
+    if len(correction) != inputs.shape[1] + 1:
+        return np.zeros(len(inputs))
+    added: Doubles = inputs @ correction[:-1] + correction[-1]
+    return added
+
+
 def load_shipped(path: Path = SHIPPED) -> LearnedQuality:
     """What comes with the product. Raises `ModelLoadError` where the file is damaged."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays: dict[str, Any] = dict(archive)
-        made = hashlib.sha256(np.ascontiguousarray(arrays["linear"]).tobytes()).hexdigest()[:8]
+        made = hashlib.sha256(np.ascontiguousarray(arrays["kernel0"]).tobytes()).hexdigest()[:8]
         return LearnedQuality(from_arrays(arrays), str(arrays["fingerprint"]), made)
     except Exception as error:  # a zip, its arrays and their shapes can be wrong in every way
         raise ModelLoadError(

@@ -23,7 +23,7 @@ from edgecloud.storage import BUSY_S, Migration
 
 from .learned import UNTRAINED, Corrections
 from .learning.evidence import NOTHING, Evidence
-from .learning.features import Floats
+from .learning.features import NAMES, Floats
 from .world import EngineKind
 
 Verdict = Literal["up", "down", "picked", "passed", "regenerated", "edited", "asked_again", "labelled"]
@@ -189,7 +189,7 @@ class Outcomes(Database):
             kinds=np.array(kinds, dtype=np.str_),
             parameters=np.array([float("nan") if size is None else size for size in sizes]),
             vectors=np.stack([np.frombuffer(vector, np.float16).astype(np.float32) for vector in vectors]),
-            features=np.stack([np.frombuffer(row, np.float32) for row in features]),
+            features=np.stack([_features(row) for row in features]),
             scores=np.array(scores),
             weights=np.array(weights),
         )
@@ -260,3 +260,11 @@ class Outcomes(Database):
     def _installed(self, connection: sqlite3.Connection) -> int:
         row = connection.execute("SELECT number FROM router_versions WHERE installed").fetchone()
         return int(row[0]) if row else 0
+
+
+def _features(packed: bytes) -> Floats:
+    """A verdict's features; NaN for those that were not measured when it was kept."""
+    known = np.frombuffer(packed, np.float32)
+    row = np.full(len(NAMES), np.nan, np.float32)
+    row[: len(known)] = known[: len(NAMES)]
+    return row

@@ -21,7 +21,8 @@ from .world import EngineKind, EngineView
 # Log-odds at a question of middling difficulty: a model of 8 billion parameters, and ten times as many.
 _SKILL_AT_8B, SKILL_PER_DECADE = 0.1, 0.9
 _SMALLEST, _LARGEST = 0.05, 500.0
-UNKNOWN_SIZE: Mapping[EngineKind, float] = {"local": 3.0, "pool": 70.0, "hosted": 300.0}
+# A price says nothing of quality: money must not be paid because it is asked for.
+UNKNOWN_SIZE: Mapping[EngineKind, float] = {"local": 3.0, "pool": 70.0, "hosted": 70.0}
 # Half the width of a 90 % interval, in log-odds: models of one size differ by as much.
 _DOUBT, _MORE_DOUBT = 1.0, 1.5
 # A word and its space, and the length of a question of middling difficulty, in characters.
@@ -71,7 +72,7 @@ def _estimate(view: EngineView, hard: float, blind: bool) -> Estimate:
     size = min(max(size, _SMALLEST), _LARGEST)
     log_odds = _SKILL_AT_8B + SKILL_PER_DECADE * math.log10(size / 8) - hard
     doubt = _DOUBT if known and not blind else _MORE_DOUBT
-    source = f"a prior for {size:g} billion parameters" if known else "a prior for an unknown size"
+    source = f"a prior for {size:.2g} billion parameters" if known else "a prior for an unknown size"
     return Estimate(_sigmoid(log_odds), _sigmoid(log_odds - doubt), _sigmoid(log_odds + doubt), source)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from edgecloud.types import Message
 
 from .facts import Language, Structure
+from .form import OPTIONS, form_of
 
 # The tail of a very long prompt says what is wanted; measuring all of a pasted book says nothing more.
 MEASURED_CHARS = 20_000
@@ -41,7 +42,6 @@ _CODE = re.compile(
     r"|=>|->|==|!=",
     re.MULTILINE,
 )
-_OPTIONS = re.compile(r"^\s*\(?[A-Ja-j1-9][).:、]\s", re.MULTILINE)
 _NEGATIONS = re.compile(
     r"\b(?:not|never|except|least|without|neither|nor|cannot|false|incorrect)\b|n't\b|不|没有|除了|以外|错误",
     re.IGNORECASE,
@@ -122,11 +122,12 @@ def measure(text: str) -> Structure:
         maths=len(_MATHS.findall(text)),
         code=len(_CODE.findall(text)),
         questions=text.count("?") + text.count("？"),
-        options=len(_OPTIONS.findall(text)),
+        options=len(OPTIONS.findall(text)),
         negations=len(_NEGATIONS.findall(text)),
         reasoning=len(_REASONING.findall(text)),
         expertise=len(_EXPERTISE.findall(text)),
         language=_language(text, han),
+        form=form_of(text),
     )
 
 

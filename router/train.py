@@ -15,10 +15,10 @@ import numpy as np
 
 from edgecloud.types import Capabilities
 
-from .learned import Corrections, LearnedQuality, inputs_of
+from .learned import Corrections, LearnedQuality, corrected, inputs_of
 from .learning.evidence import Evidence, weighed
 from .learning.features import LENGTH
-from .learning.heads import FEATURE_PENALTY, FOLDS, LENGTH_SLOPE, MIDDLING
+from .learning.heads import FOLDS, LENGTH_SLOPE, MIDDLING
 from .learning.logistic import Doubles, fit, logit, sigmoid
 from .learning.measures import auc, brier, ece, log_loss
 from .world import EngineKind, EngineView
@@ -31,7 +31,7 @@ FEWEST_EACH = 8
 """Verdicts below which an engine gets no correction of its own."""
 SURE = 1.645
 """Standard errors by which the loss must fall: one chance in twenty that it is luck."""
-VECTOR_PENALTY = 4.0
+VECTOR_PENALTY, FEATURE_PENALTY = 4.0, 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def _chances(
         correction = corrections.weights.get((engine, model))
         said = before[row]
         if correction is not None:
-            said = said + inputs[row] @ correction[:-1] + correction[-1]
+            said = said + corrected(inputs[row : row + 1], correction)[0]
         count, right = seen.near(engine, model, own.vectors[row], str(own.tenants[row]))
         found[row] = weighed(float(sigmoid(np.array(said))), count, right)
     return found

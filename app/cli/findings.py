@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
     from edgecloud.settings import Settings
 
+_WITHOUT_EMBEDDER = (
+    "Until there is one, only the very same question is answered from memory, and `auto` tells engines "
+    "apart by their sizes."
+)
+
 
 def model(settings: Settings) -> str:
     """The model that `auto` means."""
@@ -43,7 +48,10 @@ def embedder(settings: Settings) -> str:
     """The model that turns text into vectors."""
     from edgecloud.models import resolve
 
-    file = resolve(settings.embedder, settings, kind="embedding")
+    try:
+        file = resolve(settings.embedder, settings, kind="embedding")
+    except NotFound as error:
+        raise NotFound(f"{error.message} {_WITHOUT_EMBEDDER}") from None
     if file.kind != "embedding":
         raise ConfigError(
             f"{settings.embedder} is a chat model and gives no embeddings: set embedder to minilm, "

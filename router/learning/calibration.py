@@ -14,7 +14,7 @@ import numpy as np
 from .logistic import Doubles, fit, sigmoid
 
 _EDGE = 1e-4
-PULL = 4.0
+PULL = 1.0
 
 
 class Calibration(NamedTuple):

@@ -25,11 +25,37 @@ COUNTS = (
     "expertise",
 )
 SHARES = ("mean_word", "digits", "capitals", "symbols")
-NAMES = (*COUNTS, *SHARES)
+# How it is asked, which came later: rows that were kept before end with SHARES.
+FORM_COUNTS = (
+    "stem_chars",
+    "option_chars",
+    "option_spread",
+    "blanks",
+    "following",
+    "quotes",
+    "numbers",
+    "names",
+    "commas",
+    "all_or_none",
+)
+FORM_SHARES = (
+    "numeric_options",
+    "asks",
+    "states",
+    "asks_what",
+    "asks_how",
+    "supposes",
+    "longest_word",
+    "distinct_words",
+)
+NAMES = (*COUNTS, *SHARES, *FORM_COUNTS, *FORM_SHARES)
 LENGTH = NAMES.index("num_chars")
 
 
 def features(structure: Structure) -> Floats:
     """One number for each of `NAMES`."""
     counts = [math.log1p(getattr(structure, name)) for name in COUNTS]
-    return np.array([*counts, *(getattr(structure, name) for name in SHARES)], np.float32)
+    shares = [getattr(structure, name) for name in SHARES]
+    form_counts = [math.log1p(getattr(structure.form, name)) for name in FORM_COUNTS]
+    form_shares = [float(getattr(structure.form, name)) for name in FORM_SHARES]
+    return np.array([*counts, *shares, *form_counts, *form_shares], np.float32)

@@ -1,29 +1,38 @@
-"""One calibrated head a model: neighbours and a linear model where there are rows, length where not.
+"""One calibrated head a model: what rows tell where there are rows, length where not.
 
-    P = calibrated(trust * (neighbours + linear) / 2 + (1 - trust) * by_length)
-    trust = sigmoid((nearness - usual) / SHARPNESS)
+    P = trust * calibrated(mean + stretch * (parts - mean)) + (1 - trust) * by_length
+    trust = sigmoid((nearness - usual) / SHARPNESS) * sigmoid((usual_oddity - oddity) / ODDITY_SHARPNESS)
 
-`nearness` is the mean similarity of the ten nearest rows that have a score for the model, `usual` what six
-questions in ten of the rows' own domain have. In the dark only length is left: it is what
-no estimate may fall below, so nothing else is believed there.
+`nearness` is the mean similarity of the ten nearest rows that have a score for the model; `oddity` is how
+many features are farther out than almost any row's. In the dark only length is left: it is what no estimate
+may fall below, so nothing else is believed there. `stretch` is one number for all models that were asked the
+same questions: the mean of the parts is too cautious, and the order of their differences is right.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .bags import NUM_BUCKETS, Bags, WordModel
 from .calibration import Calibration, calibrate, calibrated
 from .features import LENGTH, Floats
-from .logistic import Doubles, fit, logit, sigmoid
+from .kernel import FEATURE_SHARE, Kernel
+from .logistic import Doubles, logit, sigmoid
+from .nearest import Nearest
+from .parts import Parts, fit_parts
 from .rows import Array, Rows, pack, unit, unpack
 
-# Chosen on RouteLLM's MMLU and GSM8K and LLMRouter's tasks; `bench/routing.py` prints what they give.
-VECTOR_SCALE, FEATURE_PENALTY = 0.6, 30.0
-FEATURE_SHARE = 0.2
-NEIGHBOURS, SHARPENING, PRIOR_ROWS = 60, 8.0, 5.0
-NEAREST, SHARPNESS, USUAL = 10, 0.05, 0.4
+# How much the features weigh beside the vector, in a key that is compared by its cosine.
+KEY_FEATURE_SHARE = 0.15
+# `usual` is what all but 2 % of the rows have of nearness, `usual_oddity` what all but 5 % don't exceed.
+SHARPNESS, USUAL = 0.03, 0.02
+ODDITY_SHARPNESS, USUAL_ODDITY = 0.2, 0.95
+FAR_OUT = 3.0
+"""Spreads from the mean of the rows at which a feature is cut, and odd."""
+SUREST = 0.98
 # Log-odds lost for e times the length, as in `priors`.
 LENGTH_SLOPE = 0.3
 FOLDS = 5
@@ -39,163 +48,155 @@ class Chances(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What was fitted for one model. `linear` (dimensions + features + 1,) ends in the bias; `skill` is the
-    log-odds of a right answer at middling length.
+    """What was fitted for one model; `mean` is its rows' mean score, `skill` the log-odds of a right answer
+    at middling length.
     """
 
-    linear: Doubles
-    calibration: Calibration
+    mean: float
     skill: float
-    usual: float
+    stretch: float = 1.0
+    usual: float = 0.0
+    calibration: Calibration = Calibration()
 
 
-class _Asked(NamedTuple):
-    """The rows with scores for some models: their numbers, the models' columns, and the scores (rows, models)
-    with each model's mean. Models that were asked the same questions share their neighbours.
-    """
+class _Every(NamedTuple):
+    """All heads at once: each number (models,), and the calibrations (models, 3)."""
 
-    rows: Array
-    columns: list[int]
-    scores: Doubles
-    means: Doubles
+    mean: Doubles
+    skill: Doubles
+    stretch: Doubles
+    usual: Doubles
+    calibration: Doubles
 
 
 class Heads:
-    """Heads for all models of the rows."""
+    """Heads for all models of the rows. Models that were asked the same questions share their `parts`."""
 
-    def __init__(self, rows: Rows, heads: list[Head], center: Floats, spread: Floats) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        heads: list[Head],
+        parts: list[Parts],
+        center: Floats,
+        spread: Floats,
+        usual_oddity: float = 0.0,
+    ) -> None:
         self.rows = rows
         self.heads = heads
-        self._center, self._spread = center, spread
-        # Stored by dimension: one question is compared with all rows faster so.
-        self._keys = np.ascontiguousarray(self._key(rows.vectors, self.scaled(rows.features)).T)
-        self._last: tuple[bytes, Floats] = b"", np.empty((0, 0), np.float32)
-        self._asked = _asked(rows)
-        # A model a column, so that all of them are one product.
-        self._linear = np.stack([head.linear for head in heads], 1)
-        self._calibrations = np.array([head.calibration for head in heads])
-        self._skills = np.array([head.skill for head in heads])
-        self._usual = np.array([head.usual for head in heads])
+        self.parts = parts
+        self.center, self.spread, self.usual_oddity = center, spread, usual_oddity
+
+    @cached_property
+    def _every(self) -> _Every:
+        numbers = np.array([head[:4] for head in self.heads])
+        return _Every(*numbers.T, np.array([head.calibration for head in self.heads]))
 
     @property
     def models(self) -> tuple[str, ...]:
         return self.rows.models
 
-    def predict(self, vectors: Floats, features: Floats) -> Chances:
-        """For questions with these vectors (q, dimensions) and features (q, len(NAMES))."""
-        parts = [
-            self._predict(vectors[at : at + CHUNK], features[at : at + CHUNK])
-            for at in range(0, len(vectors), CHUNK)
-        ]
-        p_ok, trust = zip(*parts, strict=True)
-        return Chances(np.concatenate(p_ok), np.concatenate(trust))
+    def predict(self, vectors: Floats, features: Floats, bags: Bags | None = None) -> Chances:
+        """For questions with these vectors (q, dimensions), features (q, len(NAMES)) and words, where they
+        are known.
+        """
+        raw, nearness = self.raw(vectors, features, bags)
+        odd = (self.usual_oddity - self.oddity(features)) / ODDITY_SHARPNESS
+        every = self._every
+        trust = sigmoid((nearness - every.usual) / SHARPNESS) * sigmoid(odd)[:, None]
+        judged = calibrated(_stretched(raw, every.mean, every.stretch), every.calibration)
+        return Chances(trust * judged + (1 - trust) * self.by_length(features), trust)
 
-    def by_length(self, features: Floats) -> Doubles:
-        """What is left without neighbours, not calibrated: (q, models)."""
-        return _by_length(self._skills, features[:, LENGTH, None])
-
-    def nearest(self, vector: Floats, features: Floats, number: int) -> list[tuple[int, float]]:
-        """The rows that weigh most for a question (vector and features of one), with their cosine."""
-        similar = self._similar(self._key(vector[None], self.scaled(features[None])))[0]
-        best = _largest(similar[None], min(number, len(similar)))[1][0]
-        best = best[np.argsort(-similar[best])]
-        return [(int(row), float(self.rows.vectors[row] @ vector)) for row in best]
-
-    # ------------------------------------------------------------------------------------------------- inside
-
-    def _predict(self, vectors: Floats, features: Floats) -> Chances:
-        scaled = self.scaled(features)
-        raw, nearness = self._raw(self._key(vectors, scaled), np.hstack([vectors * VECTOR_SCALE, scaled]))
-        trust = _trust(nearness, self._usual)
-        blend = trust * raw + (1 - trust) * self.by_length(features)
-        return Chances(calibrated(blend, self._calibrations), trust)
-
-    def _raw(self, keys: Floats, inputs: Floats) -> tuple[Doubles, Doubles]:
-        """Not calibrated: chances and nearness, (q, models) each."""
-        shape = len(keys), len(self.models)
+    def raw(self, vectors: Floats, features: Floats, bags: Bags | None) -> tuple[Doubles, Doubles]:
+        """What the parts say, and how near the rows are: (q, models) each."""
+        shape = len(vectors), len(self.models)
         chances, nearness = np.empty(shape), np.empty(shape)
-        similar = self._similar(keys)
-        linear = sigmoid(inputs @ self._linear[:-1] + self._linear[-1])
-        for known, columns, scores, means in self._asked:
-            among = similar if len(known) == len(self.rows) else similar[:, known]
-            near, index = _largest(among, min(NEIGHBOURS, len(known)))
-            weights = np.exp(SHARPENING * near)
-            weights *= near.shape[1] / weights.sum(1, keepdims=True)
-            nearness[:, columns] = np.sort(near, 1)[:, -NEAREST:].mean(1)[:, None]
-            voted = (weights[:, :, None] * scores[index]).sum(1) + PRIOR_ROWS * means
-            chances[:, columns] = (voted / (near.shape[1] + PRIOR_ROWS) + linear[:, columns]) / 2
+        for at in range(0, len(vectors), CHUNK):
+            some = np.arange(at, min(at + CHUNK, len(vectors)))
+            keys, inputs = self.placed(vectors[some], features[some])
+            few = bags.take(some) if bags is not None else None
+            for part in self.parts:
+                found, near = part.predict(keys, inputs, few)
+                chances[np.ix_(some, part.columns)] = found
+                nearness[np.ix_(some, part.columns)] = near[:, None]
         return chances, nearness
 
-    def _similar(self, keys: Floats) -> Floats:
-        """(q, rows). Reading all rows is most of a decision's time, so that of the last question is kept."""
-        asked = keys.tobytes() if len(keys) == 1 else b""
-        if asked and self._last[0] == asked:
-            return self._last[1]
-        similar: Floats = np.matmul(keys, self._keys)
-        if asked:
-            self._last = asked, similar
-        return similar
+    def by_length(self, features: Floats) -> Doubles:
+        """What is left without rows: (q, models)."""
+        longer = features[:, LENGTH].astype(np.float64) - MIDDLING
+        return sigmoid(self._every.skill - LENGTH_SLOPE * longer[:, None])
+
+    def nearest(self, vector: Floats, features: Floats, number: int) -> list[tuple[int, float]]:
+        """The rows that are nearest to a question (vector and features of one), with their cosine."""
+        keys, _ = self.placed(vector[None], features[None])
+        found: list[tuple[float, int]] = []
+        for part in self.parts:
+            similar, index = part.nearest.search(keys, number)
+            found += zip(similar[0].tolist(), part.known[index[0]].tolist(), strict=True)
+        best = sorted(set(found), reverse=True)[:number]
+        return [(row, float(self.rows.vectors[row] @ vector)) for _, row in best]
 
     def scaled(self, features: Floats) -> Floats:
-        """Features as the heads weigh them: in spreads from the mean of the rows, outliers cut."""
-        cut: Floats = np.clip((features - self._center) / self._spread, -3, 3).astype(np.float32)
-        return cut
+        """Features as the heads weigh them: in spreads from the mean of the rows, outliers cut, and 0 for
+        what was not measured (NaN).
+        """
+        cut = np.clip((features - self.center) / self.spread, -FAR_OUT, FAR_OUT)
+        return np.nan_to_num(cut).astype(np.float32)
 
-    @staticmethod
-    def _key(vectors: Floats, scaled: Floats) -> Floats:
-        key: Floats = np.hstack([vectors, FEATURE_SHARE * scaled]).astype(np.float32)
-        return unit(key)
+    def oddity(self, features: Floats) -> Doubles:
+        """How many features are out of the range of almost all rows: (q,)."""
+        return (np.abs(features - self.center) >= FAR_OUT * self.spread).sum(1).astype(np.float64)
+
+    def placed(self, vectors: Floats, features: Floats) -> tuple[Floats, Floats]:
+        """Questions as keys for neighbours, and as inputs for the kernel."""
+        scaled = self.scaled(features)
+        keys = unit(np.hstack([vectors, KEY_FEATURE_SHARE * scaled]).astype(np.float32))
+        return keys, np.hstack([vectors, FEATURE_SHARE * scaled]).astype(np.float32)
 
 
 def fit_heads(rows: Rows, seed: int = 0) -> Heads:
     """Fitted to rows; each head's calibration to chances given to rows that its fit had not seen."""
     center = rows.features.mean(0)
     spread = rows.features.std(0) + 1e-3
-    columns = range(len(rows.models))
-    rough = [_fit_one(rows, column, center, spread) for column in columns]
     folds = np.random.default_rng(seed).permutation(len(rows)) % FOLDS
     raw, nearness = np.full((2, *rows.scores.shape), np.nan)
     for fold in range(FOLDS):
-        kept, aside = rows.take(folds != fold), np.flatnonzero(folds == fold)
-        part = Heads(kept, [_fit_one(kept, column, center, spread) for column in columns], center, spread)
-        for at in range(0, len(aside), CHUNK):
-            some = aside[at : at + CHUNK]
-            scaled = part.scaled(rows.features[some])
-            raw[some], nearness[some] = part._raw(
-                part._key(rows.vectors[some], scaled), np.hstack([rows.vectors[some] * VECTOR_SCALE, scaled])
+        kept, aside = rows.take(np.flatnonzero(folds != fold)), np.flatnonzero(folds == fold)
+        part = _rough(kept, center, spread)
+        bags = rows.bags.take(aside) if rows.bags is not None else None
+        raw[aside], nearness[aside] = part.raw(rows.vectors[aside], rows.features[aside], bags)
+    heads = _rough(rows, center, spread)
+    heads.usual_oddity = max(float(np.quantile(heads.oddity(rows.features), USUAL_ODDITY)), 1.0) + 0.5
+    for part in heads.parts:
+        index = np.ix_(part.known, part.columns)
+        said, scores = raw[index] - part.means, part.scores - part.means
+        stretch = float((said * scores).sum() / max((said**2).sum(), 1e-9))
+        usual = float(np.quantile(nearness[index], USUAL))
+        for place, column in enumerate(part.columns):
+            head = heads.heads[column]._replace(stretch=max(stretch, 0.0), usual=usual)
+            found = calibrate(
+                _stretched(raw[part.known, column], head.mean, head.stretch), part.scores[:, place]
             )
-    finished = []
-    for column, head in enumerate(rough):
+            heads.heads[column] = head._replace(calibration=found)
+    return heads
+
+
+def _rough(rows: Rows, center: Floats, spread: Floats) -> Heads:
+    """Fitted, and not calibrated."""
+    heads = Heads(rows, [], [], center, spread)
+    for known, columns in _asked(rows):
+        keys, inputs = heads.placed(rows.vectors[known], rows.features[known])
+        heads.parts.append(fit_parts(rows, columns, known, keys, inputs))
+    for column in range(len(rows.models)):
         known = ~np.isnan(rows.scores[:, column])
-        usual = float(np.quantile(nearness[known, column], USUAL))
-        trust = _trust(nearness[known, column], usual)
-        by_length = _by_length(head.skill, rows.features[known, LENGTH])
-        blend = trust * raw[known, column] + (1 - trust) * by_length
-        found = calibrate(blend, rows.scores[known, column])
-        finished.append(head._replace(calibration=found, usual=usual))
-    return Heads(rows, finished, center, spread)
+        mean = float(rows.scores[known, column].mean())
+        longer = float(rows.features[known, LENGTH].mean()) - MIDDLING
+        skill = float(logit(np.array(mean).clip(1 - SUREST, SUREST))) + LENGTH_SLOPE * longer
+        heads.heads.append(Head(mean, skill))
+    return heads
 
 
-def _fit_one(rows: Rows, column: int, center: Floats, spread: Floats) -> Head:
-    known = ~np.isnan(rows.scores[:, column])
-    scores, vectors = rows.scores[known, column], rows.vectors[known]
-    scaled = np.clip((rows.features[known] - center) / spread, -3, 3)
-    penalty = np.append(np.ones(vectors.shape[1]), np.full(scaled.shape[1], FEATURE_PENALTY))
-    linear = fit(np.hstack([vectors * VECTOR_SCALE, scaled]), scores, penalty)
-    lengths = rows.features[known, LENGTH].mean() - MIDDLING
-    skill = float(logit(scores.mean().clip(0.02, 0.98))) + LENGTH_SLOPE * float(lengths)
-    return Head(linear, Calibration(), skill, 0.0)
-
-
-def _trust(nearness: Doubles, usual: Doubles | float) -> Doubles:
-    return sigmoid((nearness - usual) / SHARPNESS)
-
-
-def _by_length(skill: Doubles | float, lengths: Floats) -> Doubles:
-    return sigmoid(skill - LENGTH_SLOPE * (lengths.astype(np.float64) - MIDDLING))
-
-
-def _asked(rows: Rows) -> list[_Asked]:
+def _asked(rows: Rows) -> list[tuple[Array, list[int]]]:
+    """Sets of rows, each with the models that have scores for them and for no others."""
     found: list[tuple[Array, list[int]]] = []
     for column in range(len(rows.models)):
         known = np.flatnonzero(~np.isnan(rows.scores[:, column]))
@@ -205,44 +206,87 @@ def _asked(rows: Rows) -> list[_Asked]:
                 break
         else:
             found.append((known, [column]))
-    scores = [np.ascontiguousarray(rows.scores[np.ix_(known, columns)]) for known, columns in found]
-    return [_Asked(*one, each, each.mean(0)) for one, each in zip(found, scores, strict=True)]
+    return found
 
 
-def _largest(similar: Floats, number: int) -> tuple[Floats, Array]:
-    """The largest values of each row, in no order, and where they are."""
-    if number == similar.shape[1]:
-        return similar, np.broadcast_to(np.arange(number), similar.shape)
-    index = np.argpartition(similar, -number, axis=1)[:, -number:]
-    return np.take_along_axis(similar, index, 1), index
+def _stretched(said: Doubles, mean: Doubles | float, stretch: Doubles | float) -> Doubles:
+    return np.clip(mean + stretch * (said - mean), 1 - SUREST, SUREST)
 
 
 # ------------------------------------------------------------------------------------------------ as arrays
 
 
 def to_arrays(heads: Heads) -> dict[str, Array]:
-    return {
+    arrays = {
         **pack(heads.rows),
-        "linear": np.stack([head.linear for head in heads.heads]).astype(np.float32),
         "calibration": np.array([head.calibration for head in heads.heads]),
-        "skill": np.array([head.skill for head in heads.heads]),
-        "usual": np.array([head.usual for head in heads.heads]),
-        "center": heads._center.astype(np.float32),
-        "spread": heads._spread.astype(np.float32),
+        "heads": np.array([head[:4] for head in heads.heads]),
+        "usual_oddity": np.array(heads.usual_oddity),
+        "center": heads.center.astype(np.float32),
+        "spread": heads.spread.astype(np.float32),
     }
+    for number, part in enumerate(heads.parts):
+        arrays |= {
+            f"basis{number}": part.nearest.basis.astype(np.float16),
+            f"landmarks{number}": part.kernel.chosen.astype(np.int32),
+            f"kernel{number}": part.kernel.weights,
+            f"kernel_means{number}": part.kernel.means,
+            f"group_means{number}": part.group_means,
+        }
+        if part.words is not None:
+            arrays |= {
+                f"rarity{number}": part.words.rarity.astype(np.float16),
+                f"words{number}": part.words.weights.astype(np.float16),
+                f"word_means{number}": part.words.means,
+            }
+    return arrays
 
 
 def from_arrays(arrays: Any) -> Heads:
     """Raises `ValueError` or `KeyError` for arrays that don't fit together."""
     rows = unpack(arrays)
-    width = rows.vectors.shape[1] + rows.features.shape[1] + 1
-    linear = arrays["linear"].astype(np.float64)
-    if linear.shape != (len(rows.models), width) or not np.isfinite(linear).all():
-        raise ValueError(f"the weights of {len(rows.models)} models have another shape, or are no numbers")
     heads = [
-        Head(weights, Calibration(*map(float, numbers)), float(skill), float(usual))
-        for weights, numbers, skill, usual in zip(
-            linear, arrays["calibration"], arrays["skill"], arrays["usual"], strict=True
-        )
+        Head(*map(float, numbers), Calibration(*map(float, calibration)))
+        for numbers, calibration in zip(arrays["heads"], arrays["calibration"], strict=True)
     ]
-    return Heads(rows, heads, arrays["center"], arrays["spread"])
+    found = Heads(rows, heads, [], arrays["center"], arrays["spread"], float(arrays["usual_oddity"]))
+    if len(heads) != len(rows.models):
+        raise ValueError(f"{len(heads)} heads are not for {len(rows.models)} models")
+    for number, (known, columns) in enumerate(_asked(rows)):
+        keys, inputs = found.placed(rows.vectors[known], rows.features[known])
+        chosen = arrays[f"landmarks{number}"]
+        weights, means = arrays[f"kernel{number}"], arrays[f"group_means{number}"]
+        _expect(f"landmarks{number}", chosen, (None,))
+        _expect(f"kernel{number}", weights, (len(chosen), len(columns) + len(means)))
+        _expect(f"basis{number}", arrays[f"basis{number}"], (keys.shape[1], None))
+        _expect(f"group_means{number}", means, (len(means), len(columns)))
+        words = None
+        if f"words{number}" in arrays:
+            words = WordModel(
+                arrays[f"rarity{number}"].astype(np.float32),
+                arrays[f"words{number}"].astype(np.float32),
+                arrays[f"word_means{number}"],
+            )
+            _expect(f"words{number}", words.weights, (NUM_BUCKETS, len(columns)))
+            _expect(f"rarity{number}", words.rarity, (NUM_BUCKETS,))
+        found.parts.append(
+            Parts(
+                known,
+                columns,
+                scores := rows.scores[np.ix_(known, columns)],
+                scores.mean(0),
+                Nearest(keys, arrays[f"basis{number}"].astype(np.float32)),
+                Kernel(inputs[chosen], chosen, weights, arrays[f"kernel_means{number}"]),
+                means,
+                words,
+            )
+        )
+    return found
+
+
+def _expect(name: str, array: Array, shape: tuple[int | None, ...]) -> None:
+    fits = array.ndim == len(shape) and all(
+        wanted in (None, got) for wanted, got in zip(shape, array.shape, strict=True)
+    )
+    if not fits or not np.isfinite(array).all():
+        raise ValueError(f"{name} has the shape {array.shape} and not {shape}, or is no numbers")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .bags import Bags, joined_bags
 from .features import NAMES, Floats
 from .logistic import Doubles
 
@@ -21,7 +22,8 @@ _SCORE_STEPS, _UNKNOWN = 200, 255
 @dataclass(frozen=True, slots=True)
 class Rows:
     """`ids` and `groups` (n,) name questions and where they are from; `vectors` (n, dimensions) are unit
-    vectors; `features` (n, len(NAMES)); `scores` (n, len(models)) are 0..1, NaN where a model was not asked.
+    vectors; `features` (n, len(NAMES)); `scores` (n, len(models)) are 0..1, NaN where a model was not
+    asked. `bags` are the questions' words, where they are known.
     """
 
     ids: NDArray[np.str_]
@@ -30,12 +32,14 @@ class Rows:
     features: Floats
     scores: Doubles
     models: tuple[str, ...]
+    bags: Bags | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def take(self, index: Array) -> Rows:
         """Some of the rows, by number or mask."""
+        index = np.flatnonzero(index) if index.dtype == bool else index
         return replace(
             self,
             ids=self.ids[index],
@@ -43,6 +47,7 @@ class Rows:
             vectors=self.vectors[index],
             features=self.features[index],
             scores=self.scores[index],
+            bags=self.bags.take(index) if self.bags is not None else None,
         )
 
     def of(self, *models: str) -> Rows:
@@ -67,11 +72,14 @@ def joined(parts: Sequence[Rows]) -> Rows:
         np.concatenate([part.features for part in parts]),
         scores,
         models,
+        joined_bags(bags) if len(bags := [part.bags for part in parts if part.bags]) == len(parts) else None,
     )
 
 
 def pack(rows: Rows) -> dict[str, Array]:
-    """Small arrays for an archive: a byte for each component of a vector, and for each score."""
+    """Small arrays for an archive: a byte for each component of a vector, and for each score. Words are left
+    out: of a question only numbers are kept that can't be read.
+    """
     largest = np.abs(rows.vectors).max(1, keepdims=True)
     scores = np.where(np.isnan(rows.scores), _UNKNOWN, np.round(np.nan_to_num(rows.scores) * _SCORE_STEPS))
     return {

@@ -47,6 +47,7 @@ def test_each_trouble_is_found_beside_the_others(tmp_path: Path) -> None:
     assert "chat template" not in found, "there is no model that could have one"
     assert found["memory"][1].endswith("are free")
     assert found["embedder"][0] == "warn"
+    assert "only the very same question is answered from memory" in found["embedder"][1]
     assert found["model"][1] == "There is no model named 'nope'. Known: smollm2."
     assert "damaged" in found["history"][1]
 
