@@ -71,7 +71,7 @@ HEAD = (
 def _row(sums: EngineSums) -> tuple[str, ...]:
     share = sums.cached_tokens / sums.prompt_tokens if sums.prompt_tokens else 0.0
     return (
-        sums.engine or "nobody",
+        sums.engine or "none: refused",
         f"{sums.requests:,}",
         f"{sums.failed:,}",
         f"{sums.cache_hits:,}",

@@ -57,7 +57,10 @@ from the prompt to the messages and the chats. **Ctrl+P** finds every command, `
 Every key can be changed in `config.toml`: the ids are in the documentation.
 """
 
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (NARROW, "-roomy")]
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  (as Textual declares it)
+        (0, "-narrow"),
+        (NARROW, "-roomy"),
+    ]
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
@@ -251,6 +254,10 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
             self.forget_trouble()
         self.show_hint("#suggestions", frame.suggestions(self.prompt.text))
         self.look_ahead()
+
+    @on(PromptArea.Offered)
+    def names_offered(self, event: PromptArea.Offered) -> None:
+        self.show_hint("#suggestions", frame.offers(event.names))
 
     @on(Transcript.TopReached)
     async def top_reached(self) -> None:

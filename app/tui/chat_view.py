@@ -96,7 +96,7 @@ class ChatView(Screen[None]):
     @property
     def focus_chain(self) -> list[Widget]:
         """From the prompt Tab goes to the messages, whose hints count on it, and to the list after them."""
-        order = {self.prompt: 0, self.transcript: 1}
+        order: dict[Widget, int] = {self.prompt: 0, self.transcript: 1}
         return sorted(super().focus_chain, key=lambda widget: order.get(widget, 2))
 
     # ------------------------------------------------------------------------------------------ the session
@@ -256,7 +256,8 @@ class ChatView(Screen[None]):
         async def search() -> None:
             await self._guarded(self._search_chats(pause_s))
 
-        self.run_worker(search, group="search", exclusive=True)
+        # Not as a coroutine, which would never be awaited if it is broken off before it begins.
+        self.run_worker(search, group="search", exclusive=True)  # type: ignore[arg-type]
 
     async def _search_chats(self, pause_s: float) -> None:
         await asyncio.sleep(pause_s)

@@ -143,6 +143,24 @@ async def test_tab_completes_a_command_and_else_leaves_the_prompt(tmp_path: Path
         assert user.app.focused is not user.chat.prompt
 
 
+async def test_tab_completes_a_files_name_and_shows_which_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("notes.md", "notes.txt"):
+        (tmp_path / name).write_text("x")
+    async with driven(make_app(tmp_path)) as user:
+        await user.type("read @no")
+        await user.pilot.press("tab")
+        await user.pilot.pause()
+        assert user.chat.prompt.text == "read @notes."
+        assert "notes.md   notes.txt" in user.screen_text()
+
+        await user.pilot.press("m", "tab", *"now")
+        assert user.chat.prompt.text == "read @notes.md now"
+        assert user.app.focused is user.chat.prompt
+
+
 async def test_keys_can_be_changed_by_their_id(tmp_path: Path) -> None:
     # cases: TB8
     async with driven(make_app(tmp_path, keys={"chat.new": "ctrl+g"})) as user:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import work
@@ -21,11 +22,15 @@ from ..ports import Gateway, Store
 from ..render.table import Table
 from ..state.receipt import money, seconds
 from ..state.stats import DAY_S, Stats, Sums, quantile, summarise
+from ..state.ticks import ago, round_marks, short
 from ..widgets.flow import Flow
 from ..widgets.label import Label, plain
 
 DAYS = 7
 REFRESH_S = 5.0
+
+NONE_ASKED = "none: refused"
+"""What stands for the engine where a request was refused before any was asked."""
 
 NARROW = 100
 """Columns below which the plots stand below each other."""
@@ -61,7 +66,7 @@ class DashboardScreen(Screen[None]):
                     yield Label(f"money a day, in {self.budget.currency}")
                     yield PlotextPlot(id="money")
                 with Vertical():
-                    yield Label("seconds to the first word")
+                    yield Label("time to the first word", id="waits-label")
                     yield PlotextPlot(id="waits")
         yield Label("Esc goes back", classes="hint")
 
@@ -89,18 +94,35 @@ class DashboardScreen(Screen[None]):
         """Show the sums as text, table and plots."""
         self.query_one("#today", Label).show(today_line(stats.today, self.budget))
         self.query_one(".engines", Flow).show([engine_table(stats.engines, self.budget.currency)])
-        self._plot("#tokens", list(stats.hourly_tokens), range(1 - len(stats.hourly_tokens), 1))
-        self._plot("#money", list(stats.daily_cost), range(1 - len(stats.daily_cost), 1))
-        waits = self.query_one("#waits", PlotextPlot)
-        waits.plt.clear_data()
-        if stats.waits:
-            waits.plt.plot(list(stats.waits), marker="braille")
-        waits.refresh()
+        currency = self.budget.currency
+        self._plot("#tokens", stats.hourly_tokens, short, "h", "now", (18, 12, 6, 0))
+        self._plot("#money", stats.daily_cost, lambda cost: money(cost, currency), "d", "today", (6, 4, 2, 0))
+        num_waits = len(stats.waits)
+        self.query_one("#waits-label", Label).show(f"time to the first word, last {num_waits} answers")
+        self._plot("#waits", stats.waits, seconds, "", "latest", (num_waits - 1, num_waits // 2, 0))
 
-    def _plot(self, id: str, values: list[float] | list[int], places: range) -> None:
+    def _plot(
+        self,
+        id: str,
+        values: Sequence[float],
+        name: Callable[[float], str],
+        unit: str,
+        latest: str,
+        marked: tuple[int, ...],
+    ) -> None:
+        """Draw a series that ends now, a place an hour, a day or an answer; `marked` are places ago."""
         widget = self.query_one(id, PlotextPlot)
         widget.plt.clear_data()
-        widget.plt.bar(list(places), values, marker="sd", width=0.6)
+        places = list(range(1 - len(values), 1))
+        if places and id == "#waits":
+            widget.plt.plot(places, list(values), marker="braille")
+        elif places:
+            widget.plt.bar(places, list(values), marker="sd", width=0.6)
+        marks = round_marks(max(values, default=0))
+        widget.plt.ylim(0, marks[-1] or 1)
+        widget.plt.yticks(marks, [name(mark) if mark else "0" for mark in marks])
+        shown = sorted({place for place in marked if 0 <= place < max(1, len(values))}, reverse=True)
+        widget.plt.xticks([-place for place in shown], ago(unit, latest, *shown))
         widget.refresh()
 
     async def _now(self) -> str:
@@ -118,22 +140,24 @@ def today_line(today: Sums, budget: BudgetSettings) -> str:
     """What today took, against what it may take."""
     spent = money(today.cost, budget.currency)
     limit = f" of {money(budget.per_day, budget.currency)}" if budget.per_day is not None else ""
+    failed = f", {today.failed:,} failed" if today.failed else ""
     return (
-        f"today {spent}{limit} · {today.answers:,} answers · {today.prompt_tokens:,} tokens in, "
+        f"today {spent}{limit} · {today.answers:,} answers{failed} · {today.prompt_tokens:,} tokens in, "
         f"{today.completion_tokens:,} out · {today.reused:.0%} of the prompts reused"
     )
 
 
 def engine_table(engines: dict[str, Sums], currency: str) -> Table:
     """A row an engine."""
-    header = ("engine", "answers", "in", "out", "wait p50", "p95", "tokens/s", "hits", "price")
+    header = ("engine", "answers", "failed", "in", "out", "wait p50", "p95", "tokens/s", "hits", "price")
     rows = [
         (
-            plain(name),
+            plain(name or NONE_ASKED),
             *map(
                 Content,
                 (
                     f"{sums.answers:,}",
+                    f"{sums.failed:,}",
                     f"{sums.prompt_tokens:,}",
                     f"{sums.completion_tokens:,}",
                     _seconds(quantile(sums.waits, 0.5)),

@@ -10,6 +10,8 @@ from .commands import matching
 from .preferences import Preferences
 from .preview import Preview
 
+MAX_OFFERS = 12
+
 
 def badges(settings: Settings, chosen: Preferences) -> list[str]:
     """What holds for this chat and is not usual."""
@@ -59,3 +61,9 @@ def suggestions(typed: str) -> str:
         return ""
     names = "   ".join(f"/{command.name} {command.argument}".rstrip() for command in commands[:8])
     return f"{names}\n{commands[0].help}"
+
+
+def offers(names: Sequence[str]) -> str:
+    """Names of files that may be meant, as many as are read at a glance."""
+    more = f"   and {len(names) - MAX_OFFERS} more" if len(names) > MAX_OFFERS else ""
+    return "   ".join(names[:MAX_OFFERS]) + more

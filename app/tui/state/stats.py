@@ -13,9 +13,12 @@ DAY_S = 86400.0
 
 @dataclass(slots=True)
 class Sums:
-    """Of some answers. `waits` are seconds to the first word, `speeds` tokens a second, one an answer."""
+    """Of some answers, and of how many tries that failed. `waits` are seconds to the first word, `speeds`
+    tokens a second, one an answer.
+    """
 
     answers: int = 0
+    failed: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -26,7 +29,10 @@ class Sums:
     speeds: list[float] = field(default_factory=list)
 
     def add(self, receipt: Receipt) -> None:
-        self.answers += 1
+        if has_failed(receipt):
+            self.failed += 1
+        else:
+            self.answers += 1
         self.prompt_tokens += receipt.prompt_tokens
         self.cached_tokens += receipt.cached_tokens
         self.completion_tokens += receipt.completion_tokens
@@ -76,6 +82,15 @@ def summarise(
         if days_ago < days:
             cost[-1 - days_ago] += receipt.cost
     return Stats(today, everything, engines, tuple(tokens), tuple(cost), tuple(everything.waits[-100:]))
+
+
+def has_failed(receipt: Receipt) -> bool:
+    """Whether there was no answer. One that was stopped is one, as far as it came."""
+    if receipt.cache.verdict in ("exact", "semantic"):
+        return False
+    if not receipt.attempts:
+        return not receipt.completion_tokens
+    return receipt.attempts[-1].outcome not in ("ok", "interrupted")
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:

@@ -15,6 +15,7 @@ from textual.widgets import TextArea
 
 from ..state.attachments import as_mentions
 from ..state.commands import matching
+from ..state.completion import Completion, complete
 from ..state.prompt_history import PromptHistory
 from ..state.typing import BURST_PAUSE_S, BURST_S, Chips, enter_sends, marks_pastes
 
@@ -31,7 +32,7 @@ class PromptArea(TextArea):
 Enter sends, **Ctrl+J** is a new line. Enter is a new line too inside of an open code fence and in the middle
 of several lines.
 
-- `@path` attaches a file; so does dropping one on the terminal
+- `@path` attaches a file, and **Tab** completes its name; so does dropping one on the terminal
 - `/` begins a command, which **Tab** completes; `//` a text that begins with a slash
 - **↑** on the first line brings earlier prompts back
 - **Esc** stops an answer; what you send meanwhile waits its turn
@@ -54,6 +55,13 @@ of several lines.
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
+
+    class Offered(Message):
+        """Names that what is half typed may become; none where that is clear, or where there is none."""
+
+        def __init__(self, names: tuple[str, ...]) -> None:
+            super().__init__()
+            self.names = names
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(id="prompt", soft_wrap=True, tab_behavior="focus", highlight_cursor_line=False)
@@ -119,8 +127,18 @@ of several lines.
             event.stop()
             event.prevent_default()
             self.put(f"/{commands[0].name} ")
+        elif event.key == "tab" and (found := self._mention()) is not None:
+            event.stop()
+            event.prevent_default()
+            row, column = self.cursor_location
+            self._replace_via_keyboard(found.text, (row, found.start), (row, column))
+            self.post_message(self.Offered(found.names))
         elif event.is_printable or not await self._act_now(event):
             await super()._on_key(event)
+
+    def _mention(self) -> Completion | None:
+        row, column = self.cursor_location
+        return complete(self.document.get_line(row)[:column]) if self.selection.is_empty else None
 
     async def _act_now(self, event: Key) -> bool:
         """Move or delete at once. Textual does it after the keys behind it in the queue, which on a slow line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgecloud.app.tui.state.stats import DAY_S, HOUR_S, quantile, summarise
-from edgecloud.types import CacheInfo
+from edgecloud.types import Attempt, CacheInfo
 
 from .test_receipt import make_receipt
 
@@ -45,3 +45,14 @@ def test_quantiles_of_few_values() -> None:
     assert quantile([], 0.5) is None
     assert quantile([3.0], 0.95) == 3.0
     assert quantile([1.0, 2.0, 3.0, 4.0], 0.5) == 3.0
+
+
+def test_what_failed_is_no_answer_and_what_was_stopped_is_one() -> None:
+    outcomes = ("ok", "connection_refused", "interrupted")
+    receipts = [make_receipt(attempts=(Attempt("local", outcome, 0.1),)) for outcome in outcomes]
+    refused = make_receipt(attempts=(), engine="", completion_tokens=0)
+
+    stats = summarise([(NOW, each) for each in (*receipts, refused)], now=NOW, midnight=MIDNIGHT)
+
+    assert (stats.today.answers, stats.today.failed) == (2, 2)
+    assert (stats.engines[""].answers, stats.engines[""].failed) == (0, 1)
