@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from math import nan
 from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -35,7 +36,7 @@ _WASTE: dict[EndReason, str] = {"abort": "cancelled", "deadline": "deadline", "e
 
 class PoolStats(NamedTuple):
     """Gauges of now and counters since the start, as of the last step boundary. Counts are of requests,
-    choices, blocks and tokens, as the names say.
+    choices, blocks and tokens, as the names say; `swapped` to `refused` of what a lack of blocks led to.
     """
 
     running: int = 0
@@ -45,13 +46,21 @@ class PoolStats(NamedTuple):
     host_blocks: int = 0
     steps: int = 0
     failed_steps: int = 0
-    preemptions: int = 0
+    swapped: int = 0
+    recomputed: int = 0
+    kept: int = 0
+    refused: int = 0
+    length_coverage: float = nan
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     recomputed_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+
+    @property
+    def preemptions(self) -> int:
+        return self.swapped + self.recomputed
 
 
 class PoolMetrics(Collector):
@@ -139,12 +148,21 @@ class PoolMetrics(Collector):
                 stats.cached_blocks,
             ),
             ("edgecloud_pool_host_blocks_used", "Blocks swapped to main memory.", stats.host_blocks),
+            (
+                "edgecloud_pool_length_coverage",
+                "Share of recent answers no longer than expected when they were admitted; 0.9 is aimed for.",
+                stats.length_coverage,
+            ),
         ):
             family = GaugeMetricFamily(name, text, labels=labels)
             family.add_metric((self.model,), gauge)
             yield family
         for name, text, count in (
-            ("vllm:num_preemptions", "Sequences that gave way for want of blocks.", stats.preemptions),
+            (
+                "vllm:num_preemptions",
+                "Sequences that gave way for want of blocks.",
+                stats.preemptions,
+            ),
             ("vllm:prefix_cache_queries", "Prompt tokens looked up among prefixes.", stats.prompt_tokens),
             ("vllm:prefix_cache_hits", "Prompt tokens found there.", stats.cached_tokens),
             ("vllm:prompt_tokens", "Prompt tokens, cached ones included.", stats.prompt_tokens),
@@ -192,6 +210,12 @@ class PoolMetrics(Collector):
 
     def _by_label(self, stats: PoolStats) -> Iterator[Metric]:
         wasted = {"preempted": stats.recomputed_tokens, **self.wasted}
+        remedies = {
+            "swap": stats.swapped,
+            "recompute": stats.recomputed,
+            "keep": stats.kept,
+            "refuse": stats.refused,
+        }
         for name, text, label, counts in (
             ("vllm:request_success", "Requests by how they ended.", "finished_reason", dict(self.finished)),
             ("vllm:admission_rejections", "Requests refused at the door.", "reason", dict(self.rejected)),
@@ -200,6 +224,13 @@ class PoolMetrics(Collector):
                 "Tokens computed for nobody: twice, or for an answer that was not wanted to its end.",
                 "reason",
                 wasted,
+            ),
+            (
+                "edgecloud_pool_block_shortages",
+                "Steps in which a sequence lacked a block: another's were swapped or dropped, or it waited "
+                "for one that is almost done, or for those of no lower rank.",
+                "remedy",
+                remedies,
             ),
         ):
             family = CounterMetricFamily(name, text, labels=("model_name", label))

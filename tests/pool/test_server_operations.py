@@ -8,6 +8,7 @@ import re
 import httpx
 import pytest
 
+from edgecloud.pool.admission import Watermarks
 from edgecloud.pool.plan import StepPlan
 from edgecloud.pool.prefix import Namespace, chain_hash
 from edgecloud.pool.slo import Slo
@@ -101,6 +102,7 @@ def test_metrics_tell_the_story_in_the_fields_own_names() -> None:
         "vllm:generation_tokens_total": 11,
         "edgecloud_pool_good_requests_total": 2,
         "edgecloud_pool_kv_blocks": 16,
+        "edgecloud_pool_length_coverage": 1,
     }
     assert {name: told[name] for name in expected_values} == expected_values
     for name in (
@@ -130,6 +132,24 @@ def test_what_is_computed_for_nobody_is_told() -> None:
     assert float(wasted[1]) >= 4 + 5
     assert told["edgecloud_pool_cancel_seconds_count"] == 1
     assert told["edgecloud_pool_good_requests_total"] == 0
+
+
+def test_what_a_lack_of_blocks_led_to_is_told() -> None:
+    careless = Watermarks(cautious=0, guarded=0, urgent=0)
+    engine, _ = make_pool(watermarks=careless, preemption="recompute", runner={"step_s": 0.005})
+    with live_pool(engine) as live, client(live.url) as http:
+        with concurrent.futures.ThreadPoolExecutor(4) as many:
+            list(many.map(lambda _: http.post("/v1/completions", json=completion(max_tokens=14)), range(4)))
+        eventually(lambda: is_idle(engine))
+        told, text = gauges(http), http.get("/metrics").text
+
+    counts = dict(
+        re.findall(r'^edgecloud_pool_block_shortages_total\{.*remedy="(\w+)"\} ([\d.]+)$', text, re.M)
+    )
+    assert counts.keys() == {"swap", "recompute", "keep", "refuse"}
+    assert float(counts["recompute"]) == told["vllm:num_preemptions_total"] > 0
+    assert float(counts["swap"]) == 0
+    assert float(counts["refuse"]) > 0
 
 
 def test_where_the_time_went_is_in_the_log_of_each_request(caplog: pytest.LogCaptureFixture) -> None:
