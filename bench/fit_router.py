@@ -24,9 +24,10 @@ import numpy as np
 from edgecloud.local_engine.embedder import open_embedder
 from edgecloud.models import resolve
 from edgecloud.router.learned import SHIPPED, load_shipped
+from edgecloud.router.learning.archive import to_arrays
 from edgecloud.router.learning.bags import Bags, bags_of
 from edgecloud.router.learning.features import features
-from edgecloud.router.learning.heads import fit_heads, to_arrays
+from edgecloud.router.learning.heads import fit_heads
 from edgecloud.router.learning.rows import Rows, joined, unit
 from edgecloud.router.structure import gist, measure
 from edgecloud.router.wording import wording

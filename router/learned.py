@@ -20,10 +20,11 @@ from edgecloud.errors import ModelLoadError
 
 from .decision import Estimate, Neighbour
 from .facts import Facts
+from .learning.archive import from_arrays
 from .learning.bags import bags_of
 from .learning.evidence import NOTHING, RESERVE, Evidence, weighed
 from .learning.features import Floats, features
-from .learning.heads import Heads, from_arrays
+from .learning.heads import Heads
 from .learning.logistic import Doubles, logit, sigmoid
 from .learning.speakers import Voice, voice_of
 from .priors import PriorQuality

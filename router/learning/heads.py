@@ -12,18 +12,17 @@ same questions: the mean of the parts is too cautious, and the order of their di
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from .bags import NUM_BUCKETS, Bags, WordModel
+from .bags import Bags
 from .calibration import Calibration, calibrate, calibrated
 from .features import LENGTH, Floats
-from .kernel import FEATURE_SHARE, Kernel
+from .kernel import FEATURE_SHARE
 from .logistic import Doubles, logit, sigmoid
-from .nearest import Nearest
 from .parts import Parts, fit_parts
-from .rows import Array, Rows, pack, unit, unpack
+from .rows import Array, Rows, unit
 
 # How much the features weigh beside the vector, in a key that is compared by its cosine.
 KEY_FEATURE_SHARE = 0.15
@@ -88,8 +87,8 @@ class Heads:
 
     @cached_property
     def _every(self) -> _Every:
-        numbers = np.array([head[:4] for head in self.heads])
-        return _Every(*numbers.T, np.array([head.calibration for head in self.heads]))
+        mean, skill, stretch, usual = np.array([head[:4] for head in self.heads]).T
+        return _Every(mean, skill, stretch, usual, np.array([head.calibration for head in self.heads]))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -140,11 +139,13 @@ class Heads:
         what was not measured (NaN).
         """
         cut = np.clip((features - self.center) / self.spread, -FAR_OUT, FAR_OUT)
-        return np.nan_to_num(cut).astype(np.float32)
+        known: Floats = np.nan_to_num(cut).astype(np.float32)
+        return known
 
     def oddity(self, features: Floats) -> Doubles:
         """How many features are out of the range of almost all rows: (q,)."""
-        return (np.abs(features - self.center) >= FAR_OUT * self.spread).sum(1).astype(np.float64)
+        out: Doubles = (np.abs(features - self.center) >= FAR_OUT * self.spread).sum(1).astype(np.float64)
+        return out
 
     def placed(self, vectors: Floats, features: Floats) -> tuple[Floats, Floats]:
         """Questions as keys for neighbours, and as inputs for the kernel."""
@@ -161,9 +162,9 @@ def fit_heads(rows: Rows, seed: int = 0) -> Heads:
     raw, nearness = np.full((2, *rows.scores.shape), np.nan)
     for fold in range(FOLDS):
         kept, aside = rows.take(np.flatnonzero(folds != fold)), np.flatnonzero(folds == fold)
-        part = _rough(kept, center, spread)
+        rough = _rough(kept, center, spread)
         bags = rows.bags.take(aside) if rows.bags is not None else None
-        raw[aside], nearness[aside] = part.raw(rows.vectors[aside], rows.features[aside], bags)
+        raw[aside], nearness[aside] = rough.raw(rows.vectors[aside], rows.features[aside], bags)
     heads = _rough(rows, center, spread)
     heads.usual_oddity = max(float(np.quantile(heads.oddity(rows.features), USUAL_ODDITY)), 1.0) + 0.5
     for part in heads.parts:
@@ -183,7 +184,7 @@ def fit_heads(rows: Rows, seed: int = 0) -> Heads:
 def _rough(rows: Rows, center: Floats, spread: Floats) -> Heads:
     """Fitted, and not calibrated."""
     heads = Heads(rows, [], [], center, spread)
-    for known, columns in _asked(rows):
+    for known, columns in asked(rows):
         keys, inputs = heads.placed(rows.vectors[known], rows.features[known])
         heads.parts.append(fit_parts(rows, columns, known, keys, inputs))
     for column in range(len(rows.models)):
@@ -195,8 +196,8 @@ def _rough(rows: Rows, center: Floats, spread: Floats) -> Heads:
     return heads
 
 
-def _asked(rows: Rows) -> list[tuple[Array, list[int]]]:
-    """Sets of rows, each with the models that have scores for them and for no others."""
+def asked(rows: Rows) -> list[tuple[Array, Array]]:
+    """Sets of rows, each with the columns of the models that have scores for them and for no others."""
     found: list[tuple[Array, list[int]]] = []
     for column in range(len(rows.models)):
         known = np.flatnonzero(~np.isnan(rows.scores[:, column]))
@@ -206,87 +207,8 @@ def _asked(rows: Rows) -> list[tuple[Array, list[int]]]:
                 break
         else:
             found.append((known, [column]))
-    return found
+    return [(known, np.array(columns)) for known, columns in found]
 
 
 def _stretched(said: Doubles, mean: Doubles | float, stretch: Doubles | float) -> Doubles:
     return np.clip(mean + stretch * (said - mean), 1 - SUREST, SUREST)
-
-
-# ------------------------------------------------------------------------------------------------ as arrays
-
-
-def to_arrays(heads: Heads) -> dict[str, Array]:
-    arrays = {
-        **pack(heads.rows),
-        "calibration": np.array([head.calibration for head in heads.heads]),
-        "heads": np.array([head[:4] for head in heads.heads]),
-        "usual_oddity": np.array(heads.usual_oddity),
-        "center": heads.center.astype(np.float32),
-        "spread": heads.spread.astype(np.float32),
-    }
-    for number, part in enumerate(heads.parts):
-        arrays |= {
-            f"basis{number}": part.nearest.basis.astype(np.float16),
-            f"landmarks{number}": part.kernel.chosen.astype(np.int32),
-            f"kernel{number}": part.kernel.weights,
-            f"kernel_means{number}": part.kernel.means,
-            f"group_means{number}": part.group_means,
-        }
-        if part.words is not None:
-            arrays |= {
-                f"rarity{number}": part.words.rarity.astype(np.float16),
-                f"words{number}": part.words.weights.astype(np.float16),
-                f"word_means{number}": part.words.means,
-            }
-    return arrays
-
-
-def from_arrays(arrays: Any) -> Heads:
-    """Raises `ValueError` or `KeyError` for arrays that don't fit together."""
-    rows = unpack(arrays)
-    heads = [
-        Head(*map(float, numbers), Calibration(*map(float, calibration)))
-        for numbers, calibration in zip(arrays["heads"], arrays["calibration"], strict=True)
-    ]
-    found = Heads(rows, heads, [], arrays["center"], arrays["spread"], float(arrays["usual_oddity"]))
-    if len(heads) != len(rows.models):
-        raise ValueError(f"{len(heads)} heads are not for {len(rows.models)} models")
-    for number, (known, columns) in enumerate(_asked(rows)):
-        keys, inputs = found.placed(rows.vectors[known], rows.features[known])
-        chosen = arrays[f"landmarks{number}"]
-        weights, means = arrays[f"kernel{number}"], arrays[f"group_means{number}"]
-        _expect(f"landmarks{number}", chosen, (None,))
-        _expect(f"kernel{number}", weights, (len(chosen), len(columns) + len(means)))
-        _expect(f"basis{number}", arrays[f"basis{number}"], (keys.shape[1], None))
-        _expect(f"group_means{number}", means, (len(means), len(columns)))
-        words = None
-        if f"words{number}" in arrays:
-            words = WordModel(
-                arrays[f"rarity{number}"].astype(np.float32),
-                arrays[f"words{number}"].astype(np.float32),
-                arrays[f"word_means{number}"],
-            )
-            _expect(f"words{number}", words.weights, (NUM_BUCKETS, len(columns)))
-            _expect(f"rarity{number}", words.rarity, (NUM_BUCKETS,))
-        found.parts.append(
-            Parts(
-                known,
-                columns,
-                scores := rows.scores[np.ix_(known, columns)],
-                scores.mean(0),
-                Nearest(keys, arrays[f"basis{number}"].astype(np.float32)),
-                Kernel(inputs[chosen], chosen, weights, arrays[f"kernel_means{number}"]),
-                means,
-                words,
-            )
-        )
-    return found
-
-
-def _expect(name: str, array: Array, shape: tuple[int | None, ...]) -> None:
-    fits = array.ndim == len(shape) and all(
-        wanted in (None, got) for wanted, got in zip(shape, array.shape, strict=True)
-    )
-    if not fits or not np.isfinite(array).all():
-        raise ValueError(f"{name} has the shape {array.shape} and not {shape}, or is no numbers")

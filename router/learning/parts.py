@@ -36,7 +36,7 @@ class Parts:
     """
 
     known: Array
-    columns: list[int]
+    columns: Array
     scores: Doubles
     means: Doubles
     nearest: Nearest
@@ -64,7 +64,7 @@ class Parts:
         return total / shares, nearness
 
 
-def fit_parts(rows: Rows, columns: list[int], known: Array, keys: Floats, inputs: Floats) -> Parts:
+def fit_parts(rows: Rows, columns: Array, known: Array, keys: Floats, inputs: Floats) -> Parts:
     """`keys` and `inputs` are those of the rows `known`."""
     scores = rows.scores[np.ix_(known, columns)]
     names, group = np.unique(rows.groups[known], return_inverse=True)

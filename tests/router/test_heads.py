@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from edgecloud.errors import ModelLoadError
 from edgecloud.router.facts import Form, Structure
 from edgecloud.router.learned import load_shipped
+from edgecloud.router.learning.archive import from_arrays, to_arrays
 from edgecloud.router.learning.bags import bags_of
 from edgecloud.router.learning.features import COUNTS, SHARES, features
-from edgecloud.router.learning.heads import fit_heads, from_arrays, to_arrays
+from edgecloud.router.learning.heads import fit_heads
 from edgecloud.router.learning.measures import apgr, ece
 from edgecloud.router.learning.nearest import Nearest, basis_of
 from edgecloud.router.learning.rows import joined, unit

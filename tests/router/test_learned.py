@@ -145,6 +145,12 @@ def test_a_correction_moves_only_its_own_engine() -> None:
     assert learned.version == "outcomes-test+trained-3"
 
 
+def test_a_correction_that_was_trained_on_other_features_is_not_used() -> None:
+    old = make_quality(corrections=Corrections(3, {("laptop", SMALL): np.full(DIMENSIONS + 15, -2.0)}))
+
+    assert mean(old, LAPTOP, EASY) == pytest.approx(mean(make_quality(), LAPTOP, EASY))
+
+
 # ------------------------------------------------------------------------------------------------- speakers
 
 

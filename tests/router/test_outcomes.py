@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 from pathlib import Path
 
@@ -146,6 +147,16 @@ def test_the_number_of_verdicts_is_bounded(
 
     assert set(scores(outcomes)) == {"req-2", "req-3", "req-4"}
     assert MOST > 1000
+
+
+def test_what_was_not_measured_of_an_old_verdict_is_no_number(outcomes: Outcomes) -> None:
+    old = answer("req-1")
+    outcomes.record(dataclasses.replace(old, features=old.features[:14]), "up")
+
+    row = outcomes.evidence(FINGERPRINT).features[0]
+
+    assert row[:14] == pytest.approx(old.features[:14])
+    assert np.isnan(row[14:]).all()
 
 
 # ------------------------------------------------------------------------------------------------- versions

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from edgecloud.router.facts import Structure
 from edgecloud.router.priors import PriorQuality, difficulty, parameters_of
 from edgecloud.router.structure import is_approval, measure, question
+from edgecloud.router.wording import wording
 from edgecloud.types import Message
 
 from .worlds import make_facts, make_hosted, make_local
@@ -159,3 +160,31 @@ def test_what_is_not_known_is_wide() -> None:
     blind = PriorQuality().predict(foreign, views)["known"]
     assert blind.high - blind.low > known.high - known.low
     assert PriorQuality().neighbours(make_facts()) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("Which is it?\nA. 12\nB. a word\nC. 3.5\nD. 70 kg\nAnswer:", "numeric_options", 0.75),
+        ("Which is it?\nA. 12\nB. a word\nAnswer:", "option_chars", 4.0),
+        ("Which is it?\nA. 12\nB. a word\nAnswer:", "stem_chars", 13),
+        ("No option here.", "stem_chars", 15),
+        ("Which is it?\nA. yes\nB. no", "asks", True),
+        ("The sky is\nA. blue.\nB. red.", "states", False),
+        ("Suppose that x is 2.", "supposes", True),
+        ("why is the sky blue", "asks_how", True),
+        ("The capital of ____ is", "blanks", 1),
+        ("1. one\n2. all of the above", "all_or_none", 1),
+        ("In May Ada met Charles.", "names", 3),
+        ("one one two", "distinct_words", 2 / 3),
+    ],
+)
+def test_the_form_is_told(text: str, field: str, value: object) -> None:
+    assert getattr(measure(text).form, field) == pytest.approx(value)
+
+
+def test_words_are_numbers_that_case_and_repetition_do_not_change() -> None:
+    assert wording("Red Apples, red apples") == wording("red apples red apples")
+    assert len(wording("red apples")) == 3, "two words and a pair"
+    assert set(wording("red apples")).isdisjoint(wording("green pears"))
+    assert wording("") == ()
