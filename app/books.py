@@ -29,7 +29,10 @@ T = TypeVar("T")
 Work = Callable[["Ledger"], Any]
 
 HEARTBEAT_S = 5.0
-CLOSE_WAIT_S = 10.0
+CLOSE_WAIT_S = 30.0
+"""How long the end of the program waits for another's lock with money to count."""
+CLOSE_IMPATIENT_S = 2.0
+"""The same with lines that nobody misses."""
 TIDY_EVERY = 1000
 """Requests after which old lines are removed."""
 MOST_KEPT = 10_000
@@ -89,12 +92,14 @@ class Books:
         """Keep what was learnt of engines."""
         self._keep(lambda ledger: ledger.keep_engines(states))
 
-    async def aclose(self) -> str:
-        """Write what is left, for `CLOSE_WAIT_S` seconds where another program holds the file, and stop.
+    async def aclose(self, *, patient: bool = False) -> str:
+        """Write what is left, and stop. Where another program holds the file, money is waited for until it
+        can be counted, for `CLOSE_WAIT_S` seconds, and everything where one is `patient` anyway.
 
         Returns what to tell the user of what is lost; empty if nothing is.
         """
-        refusal = await self._thread.aclose(CLOSE_WAIT_S)
+        is_worth_it = patient or any(line.is_paid for line in self._unwritten)
+        refusal = await self._thread.aclose(CLOSE_WAIT_S if is_worth_it else CLOSE_IMPATIENT_S)
         num_paid = sum(line.is_paid for line in self._unwritten)
         if refusal is None or not num_paid:
             return ""

@@ -288,7 +288,14 @@ class Gateway:
         if self._lessons is not None:
             await self._lessons.aclose()
         await self.catalog.aclose()
-        lost = await asyncio.gather(*(pen.aclose() for pen in (self.journal, self.books) if pen is not None))
+        closing = []
+        if self.books is not None:
+            # Who waits for the history waits for both: what happened to an answer is asked about too.
+            patient = self.journal is not None and self.journal.is_behind
+            closing.append(self.books.aclose(patient=patient))
+        if self.journal is not None:
+            closing.append(self.journal.aclose())
+        lost = await asyncio.gather(*closing)
         return " ".join(filter(None, lost))
 
     # ------------------------------------------------------------------------------------------------- inside

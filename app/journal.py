@@ -187,6 +187,11 @@ class Journal:
         found: T = await asyncio.wrap_future(self._thread.submit(work))
         return found
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether something of an answer is still to be written."""
+        return bool(self._open)
+
     async def aclose(self) -> str:
         """Write what is left, for `CLOSE_WAIT_S` seconds where another program holds the file, and stop.
 

@@ -11,6 +11,7 @@ import pytest
 
 from edgecloud.app import books as module
 from edgecloud.app.books import Books
+from edgecloud.app.disk_thread import DiskThread
 from edgecloud.app.run import Run, Tried
 from edgecloud.errors import BudgetExceeded, StorageError
 from edgecloud.router.budgets import limits_of
@@ -160,6 +161,27 @@ async def test_money_that_cannot_be_counted_is_told_at_the_end(disk: Disk, nano:
     books.settle(closing("req-0", nano))
     assert (await books.aclose()).startswith(told)
     assert disk.num_opened == 2, "as it was settled, and once more: nobody works on that disk"
+
+
+@pytest.mark.parametrize(
+    ("nano", "patient", "within_s"), [(0, False, 2.0), (0, True, 30.0), (7, False, 30.0)]
+)
+async def test_a_lock_is_waited_for_at_the_end_for_what_it_is_worth(
+    disk: Disk, nano: int, patient: bool, within_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    real = DiskThread.aclose
+
+    async def aclose(self: DiskThread[Any], within_s: float) -> StorageError | None:
+        waited.append(within_s)
+        return await real(self, 0)
+
+    monkeypatch.setattr(DiskThread, "aclose", aclose)
+    books = Books(disk.open)
+    disk.refuses = True
+    books.settle(closing("req-0", nano))
+    await books.aclose(patient=patient)
+    assert waited == [within_s]
 
 
 async def test_a_line_is_not_settled_again_because_tidying_was_refused(
