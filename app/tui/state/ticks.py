@@ -27,5 +27,5 @@ def short(number: float) -> str:
 
 
 def ago(unit: str, latest: str, *places: int) -> list[str]:
-    """Names of the places so many units ago."""
-    return [f"{place} {unit} ago" if place else latest for place in places]
+    """Names of the places so many units ago; without a unit they are counted in what the plot is of."""
+    return [" ".join(filter(None, (str(place), unit, "ago"))) if place else latest for place in places]

@@ -106,7 +106,7 @@ class Sidebar(Vertical):
         options = [
             Option(
                 Content.assemble(
-                    visible(hit.title), "\n", (f"  {visible(hit.excerpt)}", "$foreground-muted")
+                    f" {visible(hit.title)}", "\n", (f"  {visible(hit.excerpt)}", "$foreground-muted")
                 ),
                 id=id,
             )
