@@ -524,7 +524,13 @@ def test_json_is_one_object_that_says_everything(ask: Ask) -> None:
             json.dumps(
                 {
                     **{name: getattr(RECEIPT, name) for name in Receipt.__slots__},
-                    "cache": {"verdict": "off", "similarity": None, "age_s": None, "entry_id": None},
+                    "cache": {
+                        "verdict": "off",
+                        "similarity": None,
+                        "age_s": None,
+                        "entry_id": None,
+                        "probability": None,
+                    },
                 }
             )
         ),
