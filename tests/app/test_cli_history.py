@@ -41,6 +41,12 @@ def test_list(tmp_path: Path, chats: list[str]) -> None:
     (only,) = json.loads(edgecloud(tmp_path, "history", "list", "-n", "1", "--json").stdout)
     assert (only["id"], only["title"]) == (chats[1], "and the sea?")
 
+    assert edgecloud(tmp_path, "history", "list", "--door", "http").stdout == b""
+    assert (
+        len(edgecloud(tmp_path, "history", "list", "--door", "http", "--door", "ask").stdout.splitlines())
+        == 2
+    )
+
 
 def test_show_the_last_or_the_named_chat(tmp_path: Path, chats: list[str]) -> None:
     last = edgecloud(tmp_path, "history", "show").stdout.decode()

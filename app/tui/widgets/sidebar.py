@@ -94,7 +94,7 @@ class Sidebar(Vertical):
         self._found_for = None
         options = [Option(_chat_line(chat, chat.id in unread), id=chat.id) for chat in chats]
         self.query_one("#doors", Label).show(
-            "F5 hides programs’ chats" if all_doors else "F5 lists programs’ too"
+            "F5 hides programs’ chats" if all_doors else "F5 shows programs’ chats too"
         )
         self._fill(options or [Option("no chats yet", disabled=True)], current)
 
