@@ -108,7 +108,9 @@ class _Track:
         for length in range(min(LONGEST, len(tokens)), SHORTEST - 1, -1):
             before = self._ends.get(tuple(tokens[-length:]))
             if before is not None:
-                self._guess = tuple(tokens[before : before + num_drafts])
+                # The end of the text follows it too: what goes round is guessed to go on going round.
+                known = tokens[before : before + num_drafts]
+                self._guess = tuple(known[at % len(known)] for at in range(num_drafts))
                 break
         return self._guess
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from edgecloud.pool.runner import Drawing
@@ -40,6 +41,17 @@ def test_a_text_that_repeats_takes_fewer_steps_and_stays_the_same() -> None:
     assert len(pool.plans) < 70
     counters = pool.scheduler.counters
     assert counters.accepted_tokens > 0.9 * counters.drafted_tokens > 0
+
+
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_a_text_that_goes_round_is_guessed_beyond_its_end(length: int) -> None:
+    alone = make_pool(cycle(length)).answer([0], 200).tokens
+    pool = make_pool(cycle(length))
+    request = pool.submit([0], 200)
+    run(pool, NgramProposer())
+    assert pool.answers[request, 0].tokens == alone
+    # Eight guesses are watched in silence; from then on seven tokens come in a step.
+    assert len(pool.plans) < 50
 
 
 def test_a_text_that_never_repeats_is_never_guessed() -> None:
