@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,6 +190,12 @@ class Catalog:
 
             self._host = ModelHost(self.settings, saved_prefixes(self.settings))
         return self._host.engine(file)
+
+    def saved_tokens(self) -> Mapping[tuple[str, str], int]:
+        """How many tokens of each chat each local model has on disk. Blocks; raises `StorageError`."""
+        from .prefixes import saved_tokens
+
+        return saved_tokens(self.settings)
 
     def _remote(self, entry: PoolEntry) -> Engine:
         key = (entry.name, entry.url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from edgecloud.folders import data_dir
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from ..local_engine.saved import SavedPrefixes
 
 _DAY_S = 86_400.0
+MOST_REMEMBERED = 1000
+"""Saved states that are looked at, the last used first."""
 
 
 def open_prefixes(settings: Settings) -> PrefixStore:
@@ -32,6 +35,19 @@ def open_prefixes(settings: Settings) -> PrefixStore:
         lifetime_s=days * _DAY_S,
         make_seal=encrypted(key.get_secret_value()) if key is not None else plain,
     )
+
+
+def saved_tokens(settings: Settings) -> dict[tuple[str, str], int]:
+    """How many tokens of each chat each model has on disk, by chat and model. Raises `StorageError`."""
+    if not (data_dir() / "prefixes.db").exists():
+        return {}
+    found: dict[tuple[str, str], int] = {}
+    with closing(open_prefixes(settings)) as prefixes:
+        for entry in prefixes.entries(limit=MOST_REMEMBERED):
+            for chat_id in entry.chats:
+                at = chat_id, entry.model
+                found[at] = max(found.get(at, 0), entry.num_tokens)
+    return found
 
 
 def saved_prefixes(settings: Settings) -> SavedPrefixes | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import time
 from random import Random
 from typing import Any, NamedTuple
@@ -38,8 +39,10 @@ from .privacy import PrivacyDesk
 from .run import Run
 from .till import Till
 from .upstreams import Upstream
-from .warmth import Warmth, session_of
+from .warmth import KeepsChats, Warmth, session_of
 from .world import Engines, Models
+
+log = logging.getLogger(__name__)
 
 
 class Plan(NamedTuple):
@@ -73,6 +76,7 @@ class Routing:
         self._random = random or Random()
         self._hedges = HedgeBudget(settings.router.hedge)
         self._warmth = Warmth()
+        self._knows_disk = False
         self._privacy = PrivacyDesk(settings, books)
         self._keys = KeyDesk(settings, books)
         self.engines = Engines(settings, models, books)
@@ -90,6 +94,9 @@ class Routing:
         request doesn't say. Raises the refusal of an empty set.
         """
         upstreams = await self.engines.all()
+        if not self._knows_disk:
+            self._knows_disk = True
+            await self._look_at_disk(upstreams)
         privacy = await self._privacy.look_at(request, remember=not dry)
         began = time.monotonic()
         while True:
@@ -187,6 +194,20 @@ class Routing:
         if entry is not None:
             return (entry.name,)
         return None if model == "auto" else (model,)
+
+    async def _look_at_disk(self, upstreams: dict[str, Upstream]) -> None:
+        """What local models saved of chats before this process began is nearly as good as in memory."""
+        if not isinstance(self._models, KeepsChats):
+            return
+        try:
+            saved = await asyncio.to_thread(self._models.saved_tokens)
+        except StorageError as error:
+            log.info("chats on disk count as cold: %s", error.message)
+            return
+        for (chat_id, model), tokens in saved.items():
+            for upstream in upstreams.values():
+                if upstream.kind == "local" and model in (upstream.name, upstream.model):
+                    self._warmth.note(chat_id, upstream.name, tokens)
 
     async def _world(
         self, request: ChatRequest, upstreams: dict[str, Upstream], facts: Facts, chat_id: str | None

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 from edgecloud.types import ChatRequest
+
+
+@runtime_checkable
+class KeepsChats(Protocol):
+    """A catalog whose local models keep on disk what they computed of chats."""
+
+    def saved_tokens(self) -> Mapping[tuple[str, str], int]:
+        """How many tokens of each chat each model has on disk. Blocks; raises `StorageError`."""
+
 
 KEPT = 1024
 """Conversations remembered; the one not heard of for longest goes first."""
