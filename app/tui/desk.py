@@ -39,6 +39,7 @@ class Desk:
         self.ended: Callable[[Session], None] = lambda session: None
         self._draft = draft
         self._watched: set[Session] = set()
+        self._keeping: asyncio.Future[None] | None = None
         self.session = self.new()
 
     def new(self) -> Session:
@@ -84,10 +85,12 @@ class Desk:
         """Stop what runs so that its partial is kept, and keep what was typed and not sent; but a disk that
         does not answer is waited for a moment only.
         """
-        keeping = asyncio.ensure_future(self._keep())
-        await asyncio.wait([keeping], timeout=KEEP_S)
-        if keeping.done():
-            keeping.result()
+        if self._keeping is not None and not self._keeping.done():
+            return  # it was waited for
+        self._keeping = asyncio.ensure_future(self._keep())
+        await asyncio.wait([self._keeping], timeout=KEEP_S)
+        if self._keeping.done():
+            self._keeping.result()
 
     async def _keep(self) -> None:
         if self.session.chat_id is None and self._draft is not None:
