@@ -23,7 +23,21 @@ from .control import AUDIT_RATE, Policy
 from .experience import Domain
 from .index import encode
 from .reading import read
-from .records import Answer, Embedded, Entry, Found, Hit, Key, Near, Recalled, Removal, Stats, Tier, text_of
+from .records import (
+    Answer,
+    Embedded,
+    Entry,
+    Found,
+    Hit,
+    Key,
+    Near,
+    Recalled,
+    Removal,
+    ScopeStats,
+    Stats,
+    Tier,
+    text_of,
+)
 from .replay import worth_keeping
 from .same import Judgement, SameAnswer, may_serve, shipped
 from .spaces import Spaces
@@ -225,7 +239,8 @@ class AnswerCache:
                 """SELECT count(*), coalesce(sum(1 - same), 0) FROM lookups
                    WHERE audited = 1 AND same IS NOT NULL"""
             ).fetchone()
-            policy = experience.latest(connection, scope)
+            policies = experience.latest(connection)
+            policy = policies.get(scope) or experience.cold(self._bound)
             counted = {name: store.count(connection, name) for name in _COUNTERS}
         return Stats(
             entries,
@@ -241,6 +256,10 @@ class AnswerCache:
             policy.wrong_per_100,
             policy.threshold,
             policy.off_because,
+            tuple(
+                ScopeStats(name, each.wrong_per_100, each.threshold, each.off_because)
+                for name, each in policies.items()
+            ),
         )
 
     # -------------------------------------------------------------------------------------------- inside

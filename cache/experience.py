@@ -66,12 +66,15 @@ def revise(connection: sqlite3.Connection, domain: Domain, max_wrong_per_100: fl
     return policy
 
 
-def latest(connection: sqlite3.Connection, scope: str) -> Policy:
-    """The policy by which a scope was last answered."""
-    row = connection.execute(
-        "SELECT policy FROM policies WHERE scope = ? ORDER BY lookup DESC LIMIT 1", (scope,)
-    ).fetchone()
-    return _loaded(row[0]) if row else Policy()
+def latest(connection: sqlite3.Connection) -> dict[str, Policy]:
+    """The policy by which each scope was last answered."""
+    rows = connection.execute("SELECT scope, policy FROM policies ORDER BY scope, lookup")
+    return {scope: _loaded(policy) for scope, policy in rows}
+
+
+def cold(max_wrong_per_100: float) -> Policy:
+    """The policy of a scope that nothing was seen of yet."""
+    return decide(Observations.of([]), max_wrong_per_100)
 
 
 def _loaded(text: str) -> Policy:

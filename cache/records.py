@@ -157,12 +157,24 @@ class Removal(NamedTuple):
     purged: bool
 
 
+class ScopeStats(NamedTuple):
+    """How similar prompts of one scope are answered: whose they are, and `wrong_per_100`, `threshold` and
+    `off_because` as in `Stats`.
+    """
+
+    scope: str
+    wrong_per_100: tuple[float, float, float]
+    threshold: float
+    off_because: str
+
+
 class Stats(NamedTuple):
     """The cache in numbers, since it was last cleared.
 
     `audits` are hits drawn by lot whose answer was computed after all and compared. `wrong_per_100` is the
     expected number of wrong answers in 100 requests, with the limits of its 80 % interval; `threshold` the
-    probability from which on a similar prompt is answered.
+    probability from which on a similar prompt is answered. These are of one scope; `scopes` has all of which
+    something was seen.
     """
 
     entries: int
@@ -178,6 +190,7 @@ class Stats(NamedTuple):
     wrong_per_100: tuple[float, float, float]
     threshold: float
     off_because: str
+    scopes: tuple[ScopeStats, ...] = ()
 
 
 def text_of(events: Sequence[EngineEvent]) -> str:

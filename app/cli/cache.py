@@ -18,7 +18,7 @@ from .shell import State, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from ...cache.answers import AnswerCache
-    from ...cache.records import Entry, Removal, Stats
+    from ...cache.records import Entry, Removal, ScopeStats, Stats
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
@@ -151,7 +151,9 @@ def stats(state: State, as_json: bool) -> None:
         found: Stats = answers.stats()
     saved = prefixes.prefix_stats(settings)
     if as_json:
-        print_json(found._asdict() | {"prefixes": saved._asdict() if saved is not None else None})
+        scopes = [each._asdict() for each in found.scopes]
+        prefixed = saved._asdict() if saved is not None else None
+        print_json(found._asdict() | {"scopes": scopes, "prefixes": prefixed})
         return
     print_table(
         _rows(found, settings.cache.max_wrong_per_100_requests)
@@ -162,8 +164,6 @@ def stats(state: State, as_json: bool) -> None:
 def _rows(stats: Stats, bound: float) -> list[tuple[str, ...]]:
     hits = stats.exact_hits + stats.semantic_hits
     share = f" ({100 * hits / stats.lookups:.0f} %)" if stats.lookups else ""
-    expected, most = stats.wrong_per_100[1:]
-    estimate = f"about {expected:.2f}, at most {most:.2f} with 90 % confidence" if most else "not known yet"
     return [
         ("kept answers", f"{stats.entries}, {stats.bytes / 1e6:.1f} MB"),
         ("requests", str(stats.lookups)),
@@ -171,12 +171,28 @@ def _rows(stats: Stats, bound: float) -> list[tuple[str, ...]]:
         ("saved", f"{stats.seconds_saved:.0f} s, {stats.cost_saved:.4f} in money"),
         ("checked", f"{stats.audits} similar ones computed after all, {stats.audits_wrong} of them wrong"),
         ("called wrong", f"{stats.blamed} by you"),
-        (
-            "wrong of 100 requests",
-            f"{estimate}; {bound:g} are allowed",
+        ("wrong of 100 requests", f"{_estimate(stats.wrong_per_100)}; {bound:g} are allowed"),
+        ("similar enough", _enough(stats)),
+        *(
+            (f"the same for {_whose(each.scope)}", f"{_estimate(each.wrong_per_100)}; {_enough(each)}")
+            for each in stats.scopes
+            if each.scope != "user"
         ),
-        ("similar enough", stats.off_because or f"from a probability of {stats.threshold:.3f} on"),
     ]
+
+
+def _estimate(wrong_per_100: tuple[float, float, float]) -> str:
+    _, expected, most = wrong_per_100
+    return f"about {expected:.2f}, at most {most:.2f} with 90 % confidence" if most else "not known yet"
+
+
+def _enough(stats: Stats | ScopeStats) -> str:
+    return stats.off_because or f"from a probability of {stats.threshold:.3f} on"
+
+
+def _whose(scope: str) -> str:
+    """A scope as a person knows it: the key's hash is what the log calls it."""
+    return "HTTP without a key" if scope == "http" else scope.replace("key:", "the key ")
 
 
 def _open(state: State) -> AnswerCache:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import stat
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from edgecloud.cache.answers import AnswerCache
 from edgecloud.cache.key import key_of
-from edgecloud.cache.records import Answer
+from edgecloud.cache.records import Answer, Embedded
 from edgecloud.types import ChatRequest, ChoiceDone, Done, Message, Start, TextDelta, Usage
 
 from .shell import edgecloud
@@ -95,3 +98,17 @@ def test_stats(tmp_path: Path, kept: list[str]) -> None:
     text = edgecloud(tmp_path, "cache", "stats").stdout.decode()
     assert text.startswith("kept answers           2, ")
     assert "1 are allowed" in text
+    assert "from a probability of 0.9" in text
+
+
+def test_stats_of_every_key(tmp_path: Path, kept: list[str]) -> None:
+    with closing(AnswerCache(tmp_path / "data" / "cache.db")) as cache:
+        scopes: tuple[dict[str, Any], ...] = ({"tenant": "4f2a"}, {"door": "http"})
+        for fields in scopes:
+            request = ChatRequest(messages=(Message("user", "How do magnets work?"),), **fields)
+            cache.similar(key_of(request), Embedded(np.eye(1, 8, dtype=np.float32)[0], "space"), ("local",))
+    told = edgecloud(tmp_path, "cache", "stats").stdout.decode()
+    assert "the same for the key 4f2a" in told
+    assert "the same for HTTP without a key" in told
+    listed = json.loads(edgecloud(tmp_path, "cache", "stats", "--json").stdout)["scopes"]
+    assert [each["scope"] for each in listed] == ["http", "key:4f2a"]

@@ -11,6 +11,7 @@ import pytest
 from edgecloud.cache import answers
 from edgecloud.cache.answers import AnswerCache
 from edgecloud.cache.experience import Domain
+from edgecloud.cache.key import key_of
 from edgecloud.cache.records import Found, Hit
 from edgecloud.errors import StorageError
 from edgecloud.types import Notice, Sampling, ToolCallDelta
@@ -18,6 +19,7 @@ from edgecloud.types import Notice, Sampling, ToolCallDelta
 from .building import (
     WHO,
     Clock,
+    ask,
     at,
     hit,
     keep,
@@ -332,6 +334,19 @@ def test_deleting_a_chat_deletes_what_only_it_owns(cache: AnswerCache, path: Pat
     everything = b"".join(file.read_bytes() for file in path.parent.iterdir())
     assert b"zanzibarwort" not in everything
     assert SKY.encode() in everything
+
+
+def test_whoever_asks_has_numbers_of_their_own(cache: AnswerCache) -> None:
+    before = cache.stats()
+    assert (before.scopes, 0.9 <= before.threshold < 1.0) == ((), True), "what holds before there is traffic"
+
+    asked = ask("How do magnets work, in short?", tenant="4f2a")
+    cache.similar(key_of(asked), at(0.9), (WHO,))
+
+    stats = cache.stats()
+    assert [each.scope for each in stats.scopes] == ["key:4f2a"]
+    assert 0.9 <= stats.scopes[0].threshold < 1.0
+    assert stats.threshold == before.threshold
 
 
 # cases: R62
