@@ -259,6 +259,12 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
     def names_offered(self, event: PromptArea.Offered) -> None:
         self.show_hint("#suggestions", frame.offers(event.names))
 
+    @on(Transcript.Typed)
+    def typed_elsewhere(self, event: Transcript.Typed) -> None:
+        # At once: the letters behind it are meant for the prompt too.
+        self.set_focus(self.prompt)
+        self.prompt.insert(event.character)
+
     @on(Transcript.TopReached)
     async def top_reached(self) -> None:
         await self.transcript.show_earlier()

@@ -72,6 +72,16 @@ async def test_no_letter_in_the_list_of_chats_acts_it_is_searched_for(tmp_path: 
         assert len(await user.app.store.chats()) == 1
 
 
+async def test_who_leaves_the_prompt_with_tab_and_writes_on_is_taken_back(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path), size=(120, 36)) as user:
+        await user.ask("one")
+        await user.type("and why")
+        await user.pilot.press("tab", "space", *"please?")
+
+        assert user.chat.prompt.text == "and why please?"
+        assert user.app.focused is user.chat.prompt
+
+
 async def test_deleting_from_the_list_takes_a_y_and_names_the_chat(tmp_path: Path) -> None:
     async with driven(make_app(tmp_path), size=(120, 36)) as user:
         await user.ask("a dog")

@@ -139,7 +139,7 @@ class Sidebar(Vertical):
     def typed_in_list(self, event: ChatList.Typed) -> None:
         event.stop()
         field = self.query_one("#search", Input)
-        field.focus()
+        self.screen.set_focus(field)  # at once: the letters behind it are meant for it too
         field.cursor_position = len(field.value)
         field.insert_text_at_cursor(event.character)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.events import Click
+from textual.events import Click, Key
 from textual.message import Message
 from textual.widgets import Static
 
@@ -28,7 +28,7 @@ class Transcript(VerticalScroll):
 
 **↑** and **↓** choose a message; letters act on it: **w** why it came from where it came, **r** answer again,
 **g** go on, **e** ask in other words, **f** fork, **←** **→** branches, **y** copy, **c** copy code,
-**o** the receipt, **t** what the model thought, **+** and **-** judge it.
+**o** the receipt, **t** what the model thought, **+** and **-** judge it. Any other goes on in the prompt.
 """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -49,6 +49,13 @@ class Transcript(VerticalScroll):
 
     class TopReached(Message):
         """Somebody scrolled to the first message that is shown, and there are earlier ones."""
+
+    class Typed(Message):
+        """A letter that is no command: somebody goes on writing and believes to be in the prompt."""
+
+        def __init__(self, character: str) -> None:
+            super().__init__()
+            self.character = character
 
     def __init__(self) -> None:
         super().__init__(id="transcript")
@@ -155,6 +162,12 @@ class Transcript(VerticalScroll):
         """No message is meant any more but the latest."""
         self.cursor = None
         self._mark_cursor()
+
+    def on_key(self, event: Key) -> None:
+        if event.is_printable and event.character and event.key not in self.screen.active_bindings:
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.Typed(event.character))
 
     def on_focus(self) -> None:
         if self.cursor is None:
