@@ -185,7 +185,6 @@ def test_a_failing_responses_stream_ends_in_failed(serve: Serve) -> None:
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
 
 
-# cases: C041
 class Mute(FakeEngine):
     """Ends without a word, as no engine should."""
 
@@ -202,6 +201,7 @@ def test_an_engine_that_says_nothing_is_a_failure_and_no_empty_answer(serve: Ser
     assert "without a word" in answer.json()["error"]["message"]
 
 
+# cases: C041
 def test_a_failure_without_a_stream_is_a_plain_status(serve: Serve) -> None:
     with client(serve(FakeEngine(fail_at=2, error=EngineFailure("the step failed"))).url) as http:
         answer = http.post("/v1/chat/completions", json=chat())
