@@ -72,6 +72,23 @@ def test_its_weights_stay_quantized_and_it_says_so(int8: TorchRunner) -> None:
     assert int8.facts.kv_type == "float16"
 
 
+def test_left_packed_as_on_a_gpu_they_score_a_prompt_alike(
+    path: Path, int8: TorchRunner, prompts: list[list[int]]
+) -> None:
+    def score(runner: TorchRunner) -> torch.Tensor:
+        pool = fresh(runner)
+        request = pool.submit(prompts[2], 1, Drawing(score_prompt=True))
+        pool.run()
+        return torch.tensor([score.logprob for score in pool.prompt_scores[request]])
+
+    packed = make_runner(path, CONFIG, weights="packed")
+    assert packed.facts.kept["Q4_1"] > 60_000_000
+    # The embedding, which is looked up in.
+    assert packed.facts.converted.keys() == {"Q8_0"}
+    difference = (score(packed) - score(int8)).abs()
+    assert 0 < difference.mean() < 0.15
+
+
 @pytest.mark.parametrize("num_together", [2, 3, 8])
 def test_a_quantized_row_has_the_same_bits_in_any_batch(
     int8: TorchRunner, prompts: list[list[int]], num_together: int
