@@ -146,6 +146,17 @@ def test_without_a_server_they_say_so(command: str) -> None:
         CliRunner().invoke(serve, [command], catch_exceptions=False)
 
 
+def test_what_is_lost_at_the_end_is_told(running: list[Process], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_LOST", "The history lacks the end of an answer: edgecloud.db is locked.")
+    server = start(running, 0, 5, -1)
+    assert server.url
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert (
+        "edgecloud: warning: The history lacks the end of an answer: edgecloud.db is locked.\n" in server.text
+    )
+
+
 def test_a_taken_port_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -2,7 +2,8 @@
 
 `FAKE_TOKENS` are the tokens of every answer, as JSON; `FAKE_DECODE_S` the seconds between them;
 `FAKE_HANG_AT` the token it hangs at; `FAKE_LOAD_S` seconds before the gateway is there; `FAKE_CRASH` a secret
-that is in a local variable when the list of models fails, as a bug of ours would.
+that is in a local variable when the list of models fails, as a bug of ours would; `FAKE_LOST` what could not
+be written at the end.
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ class BrokenCatalog(FakeCatalog):
         raise ValueError(f"a bug of ours, {len(api_key)} letters long")
 
 
+class LosingGateway(Gateway):
+    """Tells at its end what a disk refused."""
+
+    async def aclose(self) -> str:
+        return await super().aclose() or os.environ.get("FAKE_LOST", "")
+
+
 async def open_gateway(settings: Settings) -> Gateway:
     await asyncio.sleep(float(os.environ.get("FAKE_LOAD_S", "0")))
     tokens = json.loads(os.environ.get("FAKE_TOKENS", '["Hello", " from", " here."]'))
@@ -44,7 +52,7 @@ async def open_gateway(settings: Settings) -> Gateway:
     )
     catalog = BrokenCatalog([engine]) if "FAKE_CRASH" in os.environ else FakeCatalog([engine])
     os.write(2, b"a native library speaks\n")
-    return Gateway(settings, catalog, Journal(lambda: History(data_dir() / "edgecloud.db")))
+    return LosingGateway(settings, catalog, Journal(lambda: History(data_dir() / "edgecloud.db")))
 
 
 if __name__ == "__main__":

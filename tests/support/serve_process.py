@@ -1,9 +1,10 @@
 """`edgecloud serve` as a process, over a scripted engine: `python -m tests.support.serve_process PORT
-DRAIN_S HANG_AT [KEY]`.
+DRAIN_S HANG_AT [KEY]`. `FAKE_LOST` is what could not be written at the end.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 from edgecloud.app.cli.serve import run
@@ -30,7 +31,14 @@ def main(port: str, drain_s: str, hang_at: str, key: str = "") -> None:
     )
     # Nobody else answers, whatever pools the settings name.
     alone = settings.model_copy(update={"pool": ()})
-    run(settings, build=lambda _: fake_gateway(engine, settings=alone))
+    gateway = fake_gateway(engine, settings=alone)
+    close = gateway.aclose
+
+    async def aclose() -> str:
+        return await close() or os.environ.get("FAKE_LOST", "")
+
+    gateway.aclose = aclose  # type: ignore[method-assign]
+    run(settings, build=lambda _: gateway)
 
 
 if __name__ == "__main__":

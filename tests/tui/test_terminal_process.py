@@ -107,7 +107,7 @@ def test_a_signal_ends_it_with_its_code_and_the_terminal_as_it_was(
 
 def test_what_is_lost_at_the_end_is_told_when_the_screen_is_gone(tmp_path: Path) -> None:
     with terminal(tmp_path, FAKE_LOST="The history lacks the end of an answer.") as chat:
-        chat.send("\x04")
+        chat.send("\x11")
 
         assert chat.wait() == 0
         assert chat.left_on() == []
