@@ -147,7 +147,7 @@ def test_without_a_server_they_say_so(command: str) -> None:
 
 
 def test_what_is_lost_at_the_end_is_told(running: list[Process], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_LOST", "The history lacks the end of an answer: edgecloud.db is locked.")
+    monkeypatch.setenv("FAKE_LOST", "The history lacks the end of an answer.")
     server = start(running, 0, 5, -1)
     assert server.url
     server.signal(signal.SIGTERM)
