@@ -96,7 +96,7 @@ class Sidebar(Vertical):
         self.query_one("#doors", Label).show(
             "F5 hides programs’ chats" if all_doors else "F5 shows programs’ chats too"
         )
-        self._fill(options or [Option("no chats yet", disabled=True)], current)
+        self._fill(options or [Option("  no chats yet", disabled=True)], current)
 
     def show_hits(self, hits: Sequence[Hit], words: str) -> None:
         """List what a search for these words found, a message a line pair."""
@@ -112,7 +112,7 @@ class Sidebar(Vertical):
             )
             for id, hit in by_id.items()
         ]
-        self._fill(options or [Option("nothing found", disabled=True)], None)
+        self._fill(options or [Option("  nothing found", disabled=True)], None)
 
     def _fill(self, options: list[Option], current: str | None) -> None:
         listed = self.query_one(ChatList)

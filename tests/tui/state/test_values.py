@@ -173,7 +173,7 @@ def test_the_line_says_where_a_prompt_would_go() -> None:
 def test_parts_that_do_not_fit_are_left_out_whole_from_the_end() -> None:
     local = preview.preview("auto", CARDS, 400)
 
-    assert local.line(30) == "smollm2 on this machine"
+    assert local.line(25) == "smollm2 on this machine"
     assert local.line(45) == "smollm2 on this machine · free"
     assert local.line(5) == "smollm2 on this machine"
 
