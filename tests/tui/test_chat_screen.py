@@ -273,6 +273,8 @@ async def test_the_dashboard_adds_up_what_was_asked(tmp_path: Path) -> None:
         await until(lambda: "2 answers" in user.screen_text())
 
         assert "today free of $1.00" in user.screen_text()
+        for mark in ("20 h ago", "now", "6 d ago", "today", " ms"):
+            assert mark in user.screen_text()
         assert "fake" in user.screen_text()
         await user.pilot.press("escape")
         await until(lambda: user.app.screen is user.chat)

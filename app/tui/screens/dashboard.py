@@ -95,10 +95,10 @@ class DashboardScreen(Screen[None]):
         self.query_one("#today", Label).show(today_line(stats.today, self.budget))
         self.query_one(".engines", Flow).show([engine_table(stats.engines, self.budget.currency)])
         currency = self.budget.currency
-        self._plot("#tokens", stats.hourly_tokens, short, "h", "now", (18, 12, 6, 0))
-        self._plot("#money", stats.daily_cost, lambda cost: money(cost, currency), "d", "today", (6, 4, 2, 0))
+        self._plot("#tokens", stats.hourly_tokens, short, "h", "now", (20, 10, 0))
+        self._plot("#money", stats.daily_cost, lambda cost: money(cost, currency), "d", "today", (6, 3, 0))
         middle = len(stats.waits) // 2
-        self._plot("#waits", stats.waits, seconds, "", "latest", (middle + middle // 2, middle // 2, 0))
+        self._plot("#waits", stats.waits, seconds, "", "last", (middle + middle // 2, middle // 2, 0))
 
     def _plot(
         self,
