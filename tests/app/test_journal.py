@@ -241,6 +241,21 @@ async def test_where_another_engine_went_on_is_kept_with_the_answer(database: Pa
     history.close()
 
 
+async def test_an_answer_under_way_says_that_it_lives(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats: list[Turn] = []
+    monkeypatch.setattr(History, "heartbeat", lambda self, turn: beats.append(turn))
+    monkeypatch.setattr(journal_module, "HEARTBEAT_S", 0.0)
+    journal = Journal(lambda: History(database))
+    turn, _ = await journal.begin(asked())
+    assert turn is not None
+    await asyncio.to_thread(eventually, lambda: len(beats) >= 2)
+    await journal.finish(turn, None, "complete")
+    await journal.aclose()
+    assert set(beats) == {turn.turn}
+
+
 async def test_a_long_running_program_tidies_up_whether_anybody_asks_or_not(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
