@@ -2,6 +2,7 @@
 
     P = trust * calibrated(mean + stretch * (parts - mean)) + (1 - trust) * by_length
     trust = sigmoid((nearness - usual) / SHARPNESS) * sigmoid((usual_oddity - oddity) / ODDITY_SHARPNESS)
+            * rows / (rows + LENGTH_ROWS)
 
 `nearness` is the mean similarity of the ten nearest rows that have a score for the model; `oddity` is how
 many features are farther out than almost any row's. In the dark only length is left: it is what no estimate
@@ -32,6 +33,8 @@ ODDITY_SHARPNESS, USUAL_ODDITY = 0.2, 0.95
 FAR_OUT = 3.0
 """Spreads from the mean of the rows at which a feature is cut, and odd."""
 SUREST = 0.98
+LENGTH_ROWS = 300.0
+"""Length is what is known before any row, and as much as that many rows tell."""
 # Log-odds lost for e times the length, as in `priors`.
 LENGTH_SLOPE = 0.3
 FOLDS = 5
@@ -59,13 +62,16 @@ class Head(NamedTuple):
 
 
 class _Every(NamedTuple):
-    """All heads at once: each number (models,), and the calibrations (models, 3)."""
+    """All heads at once: each number (models,), and the calibrations (models, 3). `grounds` is how far a
+    model's number of rows is trusted at all.
+    """
 
     mean: Doubles
     skill: Doubles
     stretch: Doubles
     usual: Doubles
     calibration: Doubles
+    grounds: Doubles
 
 
 class Heads:
@@ -88,7 +94,9 @@ class Heads:
     @cached_property
     def _every(self) -> _Every:
         mean, skill, stretch, usual = np.array([head[:4] for head in self.heads]).T
-        return _Every(mean, skill, stretch, usual, np.array([head.calibration for head in self.heads]))
+        calibrations = np.array([head.calibration for head in self.heads])
+        known = (~np.isnan(self.rows.scores)).sum(0)
+        return _Every(mean, skill, stretch, usual, calibrations, known / (known + LENGTH_ROWS))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -101,7 +109,7 @@ class Heads:
         raw, nearness = self.raw(vectors, features, bags)
         odd = (self.usual_oddity - self.oddity(features)) / ODDITY_SHARPNESS
         every = self._every
-        trust = sigmoid((nearness - every.usual) / SHARPNESS) * sigmoid(odd)[:, None]
+        trust = every.grounds * sigmoid((nearness - every.usual) / SHARPNESS) * sigmoid(odd)[:, None]
         judged = calibrated(_stretched(raw, every.mean, every.stretch), every.calibration)
         return Chances(trust * judged + (1 - trust) * self.by_length(features), trust)
 

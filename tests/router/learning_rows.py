@@ -24,7 +24,7 @@ ELSEWHERE = np.eye(DIMENSIONS, dtype=np.float32)[5]
 FINGERPRINT = "eight"
 
 
-def make_rows(number: int = 400, seed: int = 0) -> Rows:
+def make_rows(number: int = 3000, seed: int = 0) -> Rows:
     """Even rows are easy (small 0.9, large 0.9), odd ones hard (small 0.1, large 0.8)."""
     source = np.random.default_rng(seed)
     hard = np.arange(number) % 2 == 1

@@ -45,9 +45,9 @@ def test_chances_of_rows_never_seen_are_calibrated_and_rank_the_gain() -> None:
 
     p_ok = fitted().predict(test.vectors, test.features).p_ok
 
-    # Four hundred rows have that much luck.
-    assert ece(p_ok[:, 0], test.scores[:, 0]) < 0.08
-    assert ece(p_ok[:, 1], test.scores[:, 1]) < 0.08
+    # Rows as close as these leave some doubt, which goes to length.
+    assert ece(p_ok[:, 0], test.scores[:, 0]) < 0.12
+    assert ece(p_ok[:, 1], test.scores[:, 1]) < 0.12
     assert apgr(p_ok[:, 1] - p_ok[:, 0], *test.scores.T) > 0.7
 
 
@@ -83,14 +83,14 @@ def test_what_is_left_calls_long_questions_harder_for_every_model() -> None:
 
 
 def test_models_that_were_asked_other_questions_have_heads_of_their_own() -> None:
-    rows = make_rows(120)
-    other = make_rows(120, seed=2)
+    rows = make_rows(1200)
+    other = make_rows(1200, seed=2)
     both = joined([rows, dataclasses.replace(other, models=("third", "fourth"))])
 
     heads = fit_heads(both)
 
     assert heads.models == (SMALL, LARGE, "third", "fourth")
-    assert np.isnan(both.scores).sum() == 480
+    assert np.isnan(both.scores).sum() == 4800
     p_ok = heads.predict(HARD[None], ROW[None]).p_ok[0]
     assert p_ok[3] - p_ok[2] > 0.4
 
@@ -116,6 +116,14 @@ def test_what_is_shipped_has_models_of_many_sizes_and_no_text() -> None:
     assert quality.version.startswith("outcomes-")
 
 
+def test_few_rows_are_trusted_less_than_many() -> None:
+    few = fit_heads(make_rows(100)).predict(HARD[None], ROW[None])
+    many = fitted().predict(HARD[None], ROW[None])
+
+    assert (few.trust < many.trust).all()
+    assert (few.trust < 0.3).all()
+
+
 def test_a_question_of_another_form_than_all_rows_is_not_trusted() -> None:
     shape = Structure(num_chars=200, num_words=33, maths=40, code=40, form=Form(quotes=9, commas=60))
 
@@ -125,12 +133,12 @@ def test_a_question_of_another_form_than_all_rows_is_not_trusted() -> None:
 
 
 def test_words_tell_what_neither_vector_nor_structure_does() -> None:
-    rows = make_rows(600)
-    luck = np.random.default_rng(3).random(600) < 0.5
+    rows = make_rows(1500)
+    luck = np.random.default_rng(3).random(1500) < 0.5
     blind = dataclasses.replace(
         rows,
         vectors=unit(rows.vectors * 0 + EASY),
-        scores=np.stack([luck, np.ones(600)], 1).astype(float),
+        scores=np.stack([luck, np.ones(1500)], 1).astype(float),
         bags=bags_of([wording("plain easy words" if each else "rare hard terms") for each in luck]),
     )
 
