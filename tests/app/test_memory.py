@@ -375,8 +375,13 @@ async def test_a_thumb_down_blocks_and_a_deleted_chat_takes_its_answer_along(tmp
 
 
 async def test_of_the_same_request_at_once_one_is_computed(tmp_path: Path) -> None:
+    class SlowEmbedder(FakeEmbedder):
+        async def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> Any:
+            await asyncio.sleep(0.2)  # the answer is kept so much later than it is given
+            return await super().embed(inputs)
+
     engine = FakeEngine(decode_s=0.01)
-    async with remembering(tmp_path, engine) as gateway:
+    async with remembering(tmp_path, engine, embedder=SlowEmbedder()) as gateway:
         seen = await asyncio.gather(*(collect(gateway, ask(sampling=COLD)) for _ in range(5)))
 
     assert len(engine.requests) == 1
