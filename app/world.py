@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -13,6 +13,7 @@ from edgecloud.engine import Engine
 from edgecloud.errors import ConfigError, EdgeCloudError, StorageError
 from edgecloud.settings import PoolEntry, Settings
 
+from ..router.learning.speakers import signature
 from .books import Books
 from .probing import Prober
 from .upstreams import IN_PROCESS, Deployment, Upstream, remote_upstream
@@ -126,6 +127,7 @@ class Engines:
         names = [upstream.name for upstream in found]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ConfigError(f"Two engines are called {twice!r}: give the pool of that name another.")
+        _share_sizes(found)
         return found
 
     async def _local(self, name: str) -> Upstream:
@@ -154,6 +156,13 @@ class Engines:
         for name, (updated, state) in kept.items():
             if name in upstreams:
                 upstreams[name].restore(state, time.time() - updated)
+
+
+def _share_sizes(upstreams: Sequence[Upstream]) -> None:
+    """A model whose size one engine knows has it on every other: the same model is as good there."""
+    sizes = {signature(each.model): each.parameters for each in upstreams if each.parameters}
+    for upstream in upstreams:
+        upstream.parameters = upstream.parameters or sizes.get(signature(upstream.model))
 
 
 async def _learn_context(upstream: Upstream) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,6 +160,23 @@ async def test_a_pool_of_this_machine_may_see_everything(tmp_path: Path) -> None
     house = House(tmp_path, pool(local=True))
     text, _ = await house.answer(ask(model="big", private=True, offline=True))
     assert text == "pool"
+    await house.close()
+
+
+async def test_the_same_model_is_as_good_wherever_it_is_and_whatever_it_costs(tmp_path: Path) -> None:
+    local = FakeEngine([b"local"], name="small")
+    local.info = SimpleNamespace(n_params=135_000_000)  # type: ignore[attr-defined]
+    free, paid = pool("free"), pool("paid", price_in=0.5, price_out=2.0)
+    house = House(
+        tmp_path,
+        *((entry.model_copy(update={"model": "small-Q4_0.gguf"}), engine) for entry, engine in (free, paid)),
+        local=local,
+    )
+    upstreams = await house.gateway.routing.engines.all()
+    assert [each.parameters for each in upstreams.values()] == [0.135] * 3
+
+    plan = await house.gateway.routing.plan(ask("what is a monad?", mode="quality"), dry=True)
+    assert len({candidate.p_ok for candidate in plan.decision.candidates}) == 1
     await house.close()
 
 
