@@ -9,6 +9,7 @@ from textual import events
 
 from edgecloud.app.tui.state.commands import COMMANDS
 from edgecloud.app.tui.state.preferences import Preferences
+from edgecloud.app.tui.widgets.label import Label
 from edgecloud.app.tui.widgets.sidebar import ChatList
 from edgecloud.app.tui.widgets.turns import AnswerView
 from edgecloud.models import STARTER_EMBEDDER
@@ -354,3 +355,21 @@ async def test_side_by_side_too_an_image_goes_only_to_who_takes_it(tmp_path: Pat
         assert any("blind takes no images" in said for said in user.toasts())
         assert user.chat.prompt.text == f"@{picture} what is this"
         assert blind.requests == seeing.requests == []
+
+
+async def test_a_letter_has_nothing_but_itself_drawn_while_an_answer_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine(hang_at=2)
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("hi", wait=False)
+        await until(lambda: engine.generated == 2)
+        await user.type("a")
+        changed: list[str | None] = []
+        monkeypatch.setattr(Label, "update", lambda self, *_, **__: changed.append(self.id))
+        for _ in range(5):
+            await user.pilot.press("b")
+        await user.pilot.pause()
+
+        # A new text in any of them has the whole screen laid out. What the answer itself says has no id.
+        assert [id for id in changed if id is not None] == []
