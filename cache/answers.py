@@ -73,14 +73,14 @@ class AnswerCache:
         clock: Callable[[], float] = time.time,
         draw: Callable[[], float] = random,
     ) -> None:
-        self._name = path.name
+        self._path = path
         self._bound = max_wrong_per_100
         self._limit_bytes = limit_bytes
         self._model = model or shipped()
         self._clock = clock
         self._draw = draw
         self._connection = open_or_rebuild(path, MIGRATIONS, busy_s=BUSY_S)
-        with storage_errors(path.name):
+        with storage_errors(path):
             # Of what was deleted while somebody read, old pages may still be in the log.
             truncate_wal(self._connection, patience_s=0.0)
         self._spaces = Spaces(self._connection)
@@ -362,7 +362,7 @@ class AnswerCache:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with storage_errors(self._name):
+        with storage_errors(self._path):
             yield self._connection
 
     @contextmanager

@@ -235,7 +235,7 @@ class PrefixStore:
         with self._writing() as connection:
             removed = connection.execute("DELETE FROM states").rowcount
         # While somebody reads, the file keeps its size; it is used again.
-        with contextlib.suppress(StorageError), storage_errors(self._path.name):
+        with contextlib.suppress(StorageError), storage_errors(self._path):
             self._connection.execute("VACUUM")
         return Removal(removed, self._purge())
 
@@ -258,7 +258,7 @@ class PrefixStore:
     def _open(self) -> None:
         self._connection = open_or_rebuild(self._path, MIGRATIONS, busy_s=BUSY_S)
         self._made_seal: Seal | None = None
-        with storage_errors(self._path.name):
+        with storage_errors(self._path):
             self._inode = self._path.stat().st_ino
             with transaction(self._connection) as connection:
                 rows.remove(connection, rows.abandoned(connection))
@@ -269,7 +269,7 @@ class PrefixStore:
     def _seal(self) -> Seal:
         """Made when it is first needed: listing and deleting need no key."""
         if self._made_seal is None:
-            with storage_errors(self._path.name), transaction(self._connection) as connection:
+            with storage_errors(self._path), transaction(self._connection) as connection:
                 self._made_seal = self._make_seal(rows.salt(connection))
                 if self._made_seal.lock:
                     # Who wants what is saved encrypted wants nothing else lying about.
@@ -313,7 +313,7 @@ class PrefixStore:
     def _using(self) -> Iterator[sqlite3.Connection]:
         """The connection, for one public method: nested, a damaged file would be thrown away twice."""
         try:
-            with storage_errors(self._path.name):
+            with storage_errors(self._path):
                 yield self._connection
         except DatabaseDamaged:
             self._start_over()

@@ -18,7 +18,6 @@ class Database:
     """
 
     def __init__(self, path: Path, migrations: Sequence[Migration], *, busy_s: float = BUSY_S) -> None:
-        self._name = path.name
         self._path = path
         self._busy_s = busy_s
         self._lock = threading.RLock()
@@ -46,7 +45,7 @@ class Database:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, storage_errors(self._name):
+        with self._lock, storage_errors(self._path):
             yield self._connection
 
     @contextmanager

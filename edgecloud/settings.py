@@ -23,6 +23,16 @@ def _hosts(value: str) -> str:
 Hosts = Annotated[str, AfterValidator(_hosts)]
 
 
+LEAST_CONTEXT = 256
+"""Tokens: llama.cpp makes no smaller memory."""
+
+
+def _context(value: int) -> int:
+    if 0 < value < LEAST_CONTEXT:
+        raise ValueError(f"be 0 or at least {LEAST_CONTEXT}")
+    return value
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -30,8 +40,10 @@ class Section(BaseModel):
 class LocalSettings(Section):
     """The engine on this machine. 0 means 'choose for me'."""
 
-    ctx_size: int = Field(
-        0, ge=0, description="tokens of KV shared by all sequences; 0: from the model and free memory"
+    ctx_size: Annotated[int, AfterValidator(_context)] = Field(
+        0,
+        ge=0,
+        description="tokens of KV shared by all sequences, 256 or more; 0: from the model and free memory",
     )
     parallel: int = Field(8, ge=1, le=256, description="sequences decoded together")
     threads: int = Field(0, ge=0, le=1024, description="0: what this machine can really give")

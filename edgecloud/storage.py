@@ -44,7 +44,7 @@ def open_database(
     WAL, foreign keys and secure delete are on; the file is 0600, a folder made for it 0700. The connection
     may be used from several threads, one at a time: its owner holds a lock. Raises `StorageError`.
     """
-    with storage_errors(path.name):
+    with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _make_private(path)
         connection = sqlite3.connect(path, timeout=busy_s, isolation_level=None, check_same_thread=False)
@@ -69,7 +69,7 @@ def open_or_rebuild(
     except DatabaseDamaged:
         pass
     # Of several processes that meet the damage at once, one rebuilds; the others open what it made.
-    with storage_errors(path.name), path.with_name(path.name + ".lock").open("w") as lock:
+    with storage_errors(path), path.with_name(path.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             return open_database(path, migrations, busy_s=busy_s)
@@ -81,10 +81,10 @@ def open_or_rebuild(
 
 def check_database(path: Path) -> None:
     """Read through the whole file. Raises `DatabaseDamaged`, or `StorageError` if it cannot be used."""
-    with storage_errors(path.name), contextlib.closing(open_database(path)) as connection:
+    with storage_errors(path), contextlib.closing(open_database(path)) as connection:
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
-            raise _damaged(path.name)
+            raise _damaged(path)
 
 
 @contextlib.contextmanager
@@ -122,35 +122,37 @@ def truncate_wal(connection: sqlite3.Connection, *, patience_s: float = 2.0) -> 
 
 
 @contextlib.contextmanager
-def storage_errors(name: str) -> Iterator[None]:
-    """Turn what SQLite and the file system raise inside into one `StorageError` about the file `name`."""
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the file system raise inside into one `StorageError` about the file; where
+    somebody has to go to it, with its folder.
+    """
     try:
         yield
     except sqlite3.Error as error:
-        raise _explain(error, name) from error
+        raise _explain(error, path) from error
     except OSError as error:
-        raise StorageError(f"{name} cannot be opened: {error.strerror or error}.") from error
+        raise StorageError(f"{path} cannot be opened: {error.strerror or error}.") from error
 
 
-def _damaged(name: str) -> DatabaseDamaged:
-    return DatabaseDamaged(f"{name} is damaged; move it away and a fresh one is made.")
+def _damaged(path: Path) -> DatabaseDamaged:
+    return DatabaseDamaged(f"{path} is damaged; move it away and a fresh one is made.")
 
 
-def _explain(error: sqlite3.Error, name: str) -> StorageError:
+def _explain(error: sqlite3.Error, path: Path) -> StorageError:
     # The low byte is the primary code, the rest says where inside SQLite. Errors of the binding have none.
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return DatabaseLocked(f"{name} is locked by another program; try again when it is done.")
+            return DatabaseLocked(f"{path.name} is locked by another program; try again when it is done.")
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return _damaged(name)
+            return _damaged(path)
         case sqlite3.SQLITE_FULL:
-            return StorageError(f"The disk with {name} is full; free some space and try again.")
+            return StorageError(f"The disk with {path.name} is full; free some space and try again.")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:
             return StorageError(
-                f"{name} cannot be written: check the permissions of the file and its folder."
+                f"{path} cannot be written: check the permissions of the file and its folder."
             )
         case _:
-            return StorageError(f"{name} cannot be used: {error}.")
+            return StorageError(f"{path} cannot be used: {error}.")
 
 
 def _make_private(path: Path) -> None:

@@ -68,6 +68,7 @@ def run_checks(state: State) -> Iterator[Check]:
         "embedder": findings.embedder,
         "history": _history,
         "address": findings.address,
+        "theme": findings.theme,
         "server": _server,
     }
     failed: set[str] = set()

@@ -94,11 +94,20 @@ def address(settings: Settings) -> str:
     return f"{settings.server.host}, port {settings.server.port}"
 
 
+def theme(settings: Settings) -> str:
+    """The colours of the chat."""
+    from ..tui.themes import theme_called
+
+    theme_called(settings.chat.theme)
+    return settings.chat.theme
+
+
 CHECKS: dict[str, Callable[[Settings], str]] = {
     "model": model,
     "embedder": embedder,
     "local.chat_template": chat_template,
     "server.host": address,
+    "chat.theme": theme,
 }
 """By the setting that each is about."""
 

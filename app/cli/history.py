@@ -15,7 +15,7 @@ from edgecloud.types import Door
 
 from ..text_files import write_private
 from .group import ListingGroup
-from .shell import State, print_json, print_table, print_text
+from .shell import State, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from ..chats import Chat
@@ -81,6 +81,8 @@ def search(state: State, words: tuple[str, ...], limit: int, as_json: bool) -> N
     if as_json:
         print_json([dataclasses.asdict(hit) for hit in hits])
         return
+    if not hits:
+        note("No message holds that.")
     print_table([(hit.chat_id, _time(hit.updated), hit.role, hit.excerpt) for hit in hits])
 
 

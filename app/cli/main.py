@@ -56,6 +56,19 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        # click looks among commands that are registered, and ours are not before they are asked for.
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, COMMANDS, n=1)
+        meant = f" Did you mean '{close[0]}'?" if close else ""
+        raise click.UsageError(f"No such command '{name[:80]}'.{meant}", ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.help) for name, command in COMMANDS.items()])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgecloud.models import ModelFile
+    from edgecloud.settings import Settings
 
     from ...local_engine.tune import Tuning
 
@@ -71,7 +72,7 @@ def info(state: State, name: str | None, as_json: bool) -> None:
     from edgecloud.models import resolve
 
     settings = state.settings()
-    model = resolve(name or settings.model, settings)
+    model = resolve(_meant(name, settings), settings)
     facts = _facts(model)
     if model.path.suffix != ".onnx":
         facts |= _gguf_facts(model)
@@ -153,7 +154,7 @@ def tune(
     from ..logs import redirect_native_output
 
     settings = state.settings()
-    model = resolve(name or settings.model, settings, tuned=False)
+    model = resolve(_meant(name, settings), settings, tuned=False)
     if undo:
         existed = tuning.undo(model)
         note(f"{model.name} is used as it is again." if existed else f"{model.name} has no tuned copy.")
@@ -196,6 +197,11 @@ def print_tuning(result: Tuning) -> None:
         print_text("The file as it is serves best here: nothing changes.")
     else:
         print_text(f"The {result.kept} copy is used from now on; edgecloud models tune --undo takes it back.")
+
+
+def _meant(name: str | None, settings: Settings) -> str:
+    """The model that answers where none is named, or `auto`."""
+    return settings.model if name in (None, "auto") else str(name)
 
 
 def _role(model: ModelFile, default_model: str, embedder: str) -> str:

@@ -156,6 +156,8 @@ def print_table(rows: list[tuple[str, ...]]) -> None:
     """
     if not rows:
         return
+    # Where a row is a line, a control character is nobody's text, in a pipe neither.
+    rows = [tuple(neutral(cell, is_terminal=True) for cell in row) for row in rows]
     widths = [
         max((len(row[column]) for row in rows if len(row[column]) <= WIDEST), default=0)
         for column in range(len(rows[0]) - 1)

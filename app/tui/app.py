@@ -22,8 +22,8 @@ from .draft import DraftFile
 from .ports import Gateway, Store
 from .state.commands import COMMANDS
 from .state.preferences import Preferences
+from .themes import theme_called
 
-THEMES = {"dark": "textual-dark", "light": "textual-light", "ansi": "ansi-dark"}
 ASIDE_S = 10.0
 
 MAX_TOASTS = 2
@@ -77,7 +77,7 @@ class EdgeCloudApp(App[None]):
             draft=draft,
             clock=clock,
         )
-        self.theme = THEMES.get(theme, theme)
+        self.theme = theme_called(theme)
         self.set_keymap(keys or {})
         self._crashed = crashed
         self._aside = aside

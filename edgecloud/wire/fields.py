@@ -149,7 +149,7 @@ def integer(value: Any, path: str, low: int, high: int) -> int:
         raise BadRequest(f"{path} must be an integer.", param=path)
     if not low <= value <= high:
         if high >= INT64 - 1:
-            within = "fit in 64 bits" if low <= -INT64 else f"be at least {low}"
+            within = "fit in 64 bits" if low <= -INT64 else f"be between {low} and {high}, which is 64 bits"
         else:
             within = f"be between {low} and {high}"
         raise BadRequest(f"{path} must {within}.", param=path)

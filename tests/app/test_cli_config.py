@@ -114,6 +114,12 @@ def test_a_wrong_value_is_one_line(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["ansi", "nord"])
+def test_a_theme_that_there_is_is_set(tmp_path: Path, name: str) -> None:
+    assert edgecloud(tmp_path, "config", "set", "chat.theme", name).returncode == 0
+    assert tomllib.loads((tmp_path / "config.toml").read_text()) == {"chat": {"theme": name}}
+
+
 def test_a_negative_number_is_a_value(tmp_path: Path) -> None:
     assert edgecloud(tmp_path, "config", "set", "local.gpu_layers", "-1").returncode == 0
     assert tomllib.loads((tmp_path / "config.toml").read_text()) == {"local": {"gpu_layers": -1}}
@@ -134,6 +140,8 @@ def test_a_negative_number_is_a_value(tmp_path: Path) -> None:
         ("model", "minilm", "minilm is an embedding model and can't chat"),
         ("local.chat_template", "broken.jinja", "is broken in line 1"),
         ("local.chat_template", ".", "can't be read: Is a directory"),
+        ("local.ctx_size", "10", "local.ctx_size must be 0 or at least 256"),
+        ("chat.theme", "nosuch", "There is no theme 'nosuch'; those that there are: dark, light, ansi, "),
     ],
 )
 def test_what_is_there_and_wrong_is_not_set(

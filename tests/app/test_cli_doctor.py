@@ -55,15 +55,17 @@ def test_each_trouble_is_found_beside_the_others(tmp_path: Path) -> None:
 def test_settings_that_name_what_they_should_not_are_found(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
         "embedder = 'smollm2'\n[local]\nchat_template = '/nope'\n[server]\nhost = '203.0.113.9'\n"
+        "[chat]\ntheme = 'nosuch'\n"
     )
 
     code, found = findings(tmp_path)
     assert code == 1
     failed = {name: detail for name, (verdict, detail) in found.items() if verdict == "fail"}
-    assert failed.keys() == {"embedder", "chat template", "address"}
+    assert failed.keys() == {"embedder", "chat template", "address", "theme"}
     assert "smollm2 is a chat model" in failed["embedder"]
     assert "There is no chat template /nope" in failed["chat template"]
     assert "203.0.113.9" in failed["address"]
+    assert "There is no theme 'nosuch'" in failed["theme"]
 
 
 def test_an_embedder_as_the_model_is_found(tmp_path: Path) -> None:

@@ -6,14 +6,16 @@ import json
 import sqlite3
 import stat
 from pathlib import Path
+from typing import Any, cast
 
+import pexpect
 import pytest
 
 from edgecloud.app.chat_files import import_chat
 from edgecloud.app.history import History
 from edgecloud.types import ChatRequest, Message
 
-from .shell import edgecloud
+from .shell import COMMAND, edgecloud, environment
 
 
 @pytest.fixture
@@ -61,8 +63,17 @@ def test_search(tmp_path: Path, chats: list[str]) -> None:
     done = edgecloud(tmp_path, "history", "search", "sky", "blue")
 
     assert done.stdout.decode().split()[0] == chats[0]
-    assert edgecloud(tmp_path, "history", "search", "absent").stdout == b""
+    nothing = edgecloud(tmp_path, "history", "search", "absent")
+    assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, b"", b"")
     assert json.loads(edgecloud(tmp_path, "history", "search", "absent", "--json").stdout) == []
+
+
+def test_a_search_that_finds_nothing_says_so_to_a_person(tmp_path: Path, chats: list[str]) -> None:
+    shown = pexpect.run(
+        " ".join([*COMMAND, "history", "search", "absent"]), env=cast(Any, environment(tmp_path)), timeout=30
+    )
+
+    assert shown == b"No message holds that.\r\n"
 
 
 def test_export_to_a_private_file_that_is_new(tmp_path: Path, chats: list[str]) -> None:
@@ -139,4 +150,6 @@ def test_a_damaged_database_is_one_line(tmp_path: Path) -> None:
 
     done = edgecloud(tmp_path, "history", "list")
     assert done.returncode == 1
-    assert done.stderr == b"edgecloud: edgecloud.db is damaged; move it away and a fresh one is made.\n"
+    database = tmp_path / "data" / "edgecloud.db"
+    told = f"edgecloud: {database} is damaged; move it away and a fresh one is made.\n"
+    assert done.stderr.decode() == told

@@ -47,6 +47,20 @@ def test_the_version_is_the_packages(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("aks", "No such command 'aks'. Did you mean 'ask'? (see 'edgecloud --help')."),
+        ("histroy", "No such command 'histroy'. Did you mean 'history'? (see 'edgecloud --help')."),
+        ("xyzzy", "No such command 'xyzzy' (see 'edgecloud --help')."),
+    ],
+)
+def test_a_misspelt_command_is_told_which_one_it_may_be(tmp_path: Path, typed: str, told: str) -> None:
+    done = edgecloud_process(tmp_path, typed)
+
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (2, b"", f"edgecloud: {told}\n")
+
+
 def test_no_command_of_a_group_is_told_half(tmp_path: Path) -> None:
     for group in ("cache", "history", "models", "pool", "route", "serve"):
         told = edgecloud_process(tmp_path, group, "--help").stdout.decode()
@@ -85,6 +99,12 @@ def test_a_long_cell_moves_its_own_row_only(capsys: pytest.CaptureFixture[str]) 
     print_table([("a", "x" * 400, "1"), ("bb", "yy", "2")])
 
     assert capsys.readouterr().out == f"a   {'x' * 400}  1\nbb  yy  2\n"
+
+
+def test_no_control_character_gets_into_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([("a\0b\x1b[2J", "c\x07d"), ("e", "f")])
+
+    assert capsys.readouterr().out == "a␀b␛[2J  c␇d\ne        f\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -51,6 +51,7 @@ def test_info_describes_the_default_and_a_named_model(tmp_path: Path) -> None:
     assert "True" not in shown
     assert "23 kB a token, 189 MB for its whole context" in out(tmp_path, "info")
     assert "minilm" in out(tmp_path, "info", "minilm")
+    assert out(tmp_path, "info", "auto") == out(tmp_path, "info")
 
 
 def test_text_from_a_file_cannot_drive_the_terminal(tmp_path: Path) -> None:

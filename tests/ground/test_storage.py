@@ -150,7 +150,7 @@ def test_a_locked_database_is_one_sentence(path: Path) -> None:
 
     with (
         pytest.raises(StorageError, match=r"words\.db is locked by another program"),
-        storage_errors("words.db"),
+        storage_errors(path),
         transaction(waiting),
     ):
         pass
@@ -163,7 +163,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(path: Path) -> None:
 
     with (
         pytest.raises(StorageError, match=r"disk with words\.db is full"),
-        storage_errors("words.db"),
+        storage_errors(path),
         transaction(connection),
     ):
         connection.execute("INSERT INTO words VALUES (?)", ("x" * 100_000,))
@@ -178,8 +178,9 @@ def test_a_damaged_file_is_one_sentence_and_left_alone(path: Path, content: byte
     path.parent.mkdir()
     path.write_bytes(content)
 
-    with pytest.raises(DatabaseDamaged, match=r"words\.db is damaged; move it away"):
+    with pytest.raises(DatabaseDamaged) as damaged:
         open_database(path, MIGRATIONS)
+    assert damaged.value.message == f"{path} is damaged; move it away and a fresh one is made."
     assert path.read_bytes() == content
 
 

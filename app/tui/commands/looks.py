@@ -6,9 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from edgecloud.config.editing import set_value
-from edgecloud.errors import BadRequest
+from edgecloud.errors import BadRequest, ConfigError
 
 from ..screens.picker import Choice, Picker
+from ..themes import theme_called
 from ..widgets.reasoning import Reasoning
 from ..widgets.receipt import ReceiptLine
 from ..widgets.turns import AnswerView
@@ -41,9 +42,10 @@ async def theme(screen: ChatView, name: str) -> None:
         name = picked or ""
     if not name:
         return
-    if name not in app.available_themes:
-        raise BadRequest(f"There is no theme {name[:40]!r}; /theme lists them.")
-    app.theme = name
+    try:
+        app.theme = theme_called(name)
+    except ConfigError:
+        raise BadRequest(f"There is no theme {name[:40]!r}; /theme lists them.") from None
     await asyncio.to_thread(set_value, "chat.theme", name)
 
 

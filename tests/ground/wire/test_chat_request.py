@@ -488,3 +488,9 @@ def test_the_final_message_can_be_continued() -> None:
 def test_any_json_anywhere_in_a_body_is_a_request_or_a_bad_request(seed: int, value: Any) -> None:
     for body in (mutate(FULL_BODY, seed, value), value):
         check_made_or_refused(lambda body: openai_chat.parse(body)[:1], body)
+
+
+@pytest.mark.parametrize("value", [0, 1e30, 2**63])
+def test_a_number_out_of_its_range_is_told_the_whole_range(value: float) -> None:
+    with pytest.raises(BadRequest, match=r"max_tokens must be between 1 and 9223372036854775807"):
+        openai_chat.parse(make_body(max_tokens=value))
