@@ -413,7 +413,7 @@ async def test_a_cable_that_is_cut_in_the_middle_leaves_the_partial_one_error_an
     tmp_path: Path, elsewhere: Elsewhere
 ) -> None:
     entry = await asyncio.to_thread(
-        elsewhere.entry, idle_timeout_s=0.5, connect_timeout_s=0.5, first_byte_timeout_s=0.5, price_out=10.0
+        elsewhere.entry, idle_timeout_s=2, connect_timeout_s=3, first_byte_timeout_s=3, price_out=10.0
     )
     made = House(tmp_path, entry, **NO_DRAFTS)
     asking = asyncio.create_task(made.ask(model="big"))
