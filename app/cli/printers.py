@@ -12,7 +12,7 @@ from edgecloud.types import ChoiceDone, Event, Finish, Notice, ReasoningDelta, S
 
 from ..visible import neutral
 from .ending import exit_code
-from .shell import dim, note, write
+from .shell import dim, note, warn, write
 
 SCHEMA_VERSION = 1
 
@@ -26,7 +26,8 @@ class Printer(Protocol):
 
 
 class TextPrinter:
-    """The answer on stdout and nothing else; reasoning and notices on stderr, if that is a terminal.
+    """The answer on stdout and nothing else; reasoning and notices on stderr, if that is a terminal, and what
+    is not kept also if it is none.
 
     On a terminal the answer ends in exactly one newline. Elsewhere it is as the model wrote it, and a newline
     is added if it has none at its end. Several choices are separated by a line `---`. Without `stream`
@@ -60,6 +61,10 @@ class TextPrinter:
                 self._done.add(event.index)
                 if self._stream:
                     self._show_next_choices()
+            case Notice(kind="history"):
+                # What is lost is told to scripts too.
+                if not self._quiet:
+                    warn(event.text)
             case Notice():
                 note(f"edgecloud: {event.text}", quiet=self._quiet)
 

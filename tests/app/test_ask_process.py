@@ -208,11 +208,17 @@ def test_a_history_that_cannot_be_written_costs_one_warning(tmp_path: Path, term
 
     assert child.exitstatus == 0
     shown = child.before.decode()
-    assert shown.count("This answer is not kept: edgecloud.db") == 1
+    assert shown.count("edgecloud: warning: This answer is not kept: ") == 1
+    assert str(database) in shown
     assert len(shown.strip().splitlines()) >= 2
     piped = edgecloud(tmp_path, "ask", "Say hello.", *SHORT)
-    assert (piped.returncode, piped.stderr) == (0, b"")
+    assert piped.returncode == 0
     assert piped.stdout.strip()
+    told = piped.stderr.decode()
+    assert told.count("edgecloud: warning: This answer is not kept: ") == 1, "scripts are told of a loss too"
+    assert all(line.startswith("edgecloud: warning: ") for line in told.splitlines())
+    quiet = edgecloud(tmp_path, "ask", "-q", "Say hello.", *SHORT)
+    assert (quiet.returncode, quiet.stderr) == (0, b"")
 
 
 def test_a_database_deleted_mid_answer_does_not_cost_the_answer(tmp_path: Path) -> None:
