@@ -79,6 +79,12 @@ def estimated_tokens(request: ChatRequest) -> int:
     return max(1, total)
 
 
+def tokens_of_answer(request: ChatRequest) -> int:
+    """What an answer takes that nobody measured yet, within what the request allows."""
+    typical = round(TYPICAL_ANSWER.p50)
+    return (typical if request.max_tokens is None else min(typical, request.max_tokens)) * request.n
+
+
 def _tokens(text: str) -> int:
     return round(len(text.encode(errors="replace")) / BYTES_PER_TOKEN)
 

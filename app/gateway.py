@@ -43,6 +43,7 @@ from .memory import Memory, answerer_of, nothing_kept
 from .run import Closing, Run
 
 if TYPE_CHECKING:
+    from .keys import KeyDesk
     from .lessons import Lessons
     from .routing import Routing
 
@@ -96,6 +97,7 @@ class Gateway:
         self._make_lessons = make_lessons
         self._lessons: Lessons | None = None
         self._routing: Routing | None = None
+        self._keys: KeyDesk | None = None
 
     @property
     def lessons(self) -> Lessons | None:
@@ -110,8 +112,19 @@ class Gateway:
         if self._routing is None:
             from .routing import Routing
 
-            self._routing = Routing(self.settings, self.catalog, self.books, lessons=self.lessons)
+            self._routing = Routing(
+                self.settings, self.catalog, self.books, lessons=self.lessons, keys=self.keys
+            )
         return self._routing
+
+    @property
+    def keys(self) -> KeyDesk | None:
+        """The limits of API keys; None where no key has any."""
+        if self._keys is None and self.settings.server.keys:
+            from .keys import KeyDesk
+
+            self._keys = KeyDesk(self.settings, self.books)
+        return self._keys
 
     async def chat(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
         """Answer one request.
@@ -306,6 +319,8 @@ class Gateway:
         if self._is_routed(request):
             routing = self.routing
             plan = await routing.plan(request, left_s=run.left_s, chat_id=await self._chat_that_pays(request))
+            if self.keys is not None:
+                await self.keys.hold(request.id, request.tenant, plan.tokens)
 
             async def answer(chat_id: str | None) -> AsyncGenerator[EngineEvent, None]:
                 return (await routing.execution(run, plan, chat_id)).events()
@@ -314,6 +329,11 @@ class Gateway:
             allowed = (upstreams[name].deployments[0].engine for name in plan.allowed.engines)
             return Answer(answer, tuple(answerer_of(self.settings, each) for each in allowed))
         engine = await self._named(request)
+        if self.keys is not None and self.keys.counts(request.tenant):
+            from .facts import tokens_of_answer
+
+            needed = await engine.count_tokens(request) + tokens_of_answer(request)
+            await self.keys.hold(request.id, request.tenant, needed)
 
         async def ask(chat_id: str | None) -> AsyncGenerator[EngineEvent, None]:
             return ask_alone(engine, run)
@@ -324,10 +344,8 @@ class Gateway:
         """The one engine that is meant. Raises the refusal where it may not answer."""
         engine = await self.catalog.engine(request.model, listed_only=request.door == "http")
         permit(engine, request, self.settings)
-        if request.tenant is not None and self.settings.server.keys:
-            from .keys import KeyDesk
-
-            await KeyDesk(self.settings, self.books).permit(request.tenant, engine.name)
+        if self.keys is not None:
+            self.keys.permit(request.tenant, engine.name)
         return engine
 
     async def _source(
@@ -398,3 +416,5 @@ class Gateway:
             # After history, which the caller waits for: two threads at once would make that take longer.
             if self.books is not None:
                 self.books.settle(closing)
+            if self._keys is not None:
+                self._keys.release(run.request.id)

@@ -13,13 +13,16 @@ from .books import Books
 
 
 class KeyDesk:
-    """Knows the limits of every key in the config, by the short hash that requests carry of it."""
+    """Knows the limits of every key in the config, by the short hash that requests carry of it, and what is
+    set aside of its day for answers that are under way.
+    """
 
     def __init__(self, settings: Settings, books: Books | None) -> None:
         self._books = books
         self._entries: dict[str, KeyEntry] = {
             tenant_of(entry.key.get_secret_value().encode()): entry for entry in settings.server.keys
         }
+        self._held: dict[str, tuple[str, int]] = {}  # tenant and tokens, by the request's id
 
     async def limits_of(self, tenant: str | None) -> KeyLimits | None:
         """The limits of a key; None for one without any, and where no key was needed."""
@@ -29,18 +32,38 @@ class KeyDesk:
         left = await self._left(tenant, entry, f"{datetime.now():%Y-%m-%d}")
         return KeyLimits(entry.name, entry.engines or None, left)
 
-    async def permit(self, tenant: str | None, engine: str) -> None:
-        """Raises `NoPermittedRoute` if a key may not use this engine, or has used up its day."""
-        limits = await self.limits_of(tenant)
-        if limits is None:
-            return
-        if limits.engines is not None and engine not in limits.engines:
+    def counts(self, tenant: str | None) -> bool:
+        """Whether this key's tokens are counted."""
+        entry = self._entries.get(tenant or "")
+        return entry is not None and entry.tokens_per_day is not None
+
+    def permit(self, tenant: str | None, engine: str) -> None:
+        """Raises `NoPermittedRoute` if a key may not use this engine."""
+        entry = self._entries.get(tenant or "")
+        if entry is not None and entry.engines and engine not in entry.engines:
             raise NoPermittedRoute(
-                f"{engine} is not among the engines of the key {limits.name}: ask for another one.",
+                f"{engine} is not among the engines of the key {entry.name}: ask for another one.",
                 param="model",
             )
-        if limits.tokens_left is not None and limits.tokens_left <= 0:
-            raise NoPermittedRoute(f"The key {limits.name} has no tokens left today: come back tomorrow.")
+
+    async def hold(self, request_id: str, tenant: str | None, tokens: int) -> None:
+        """Set tokens of the key's day aside until `release`, for a request that needs so many. Raises
+        `NoPermittedRoute` where fewer are left.
+        """
+        limits = await self.limits_of(tenant)
+        if limits is None or limits.tokens_left is None:
+            return
+        # Nothing is waited for from the sum to here, so two requests never get the same tokens.
+        if tokens > limits.tokens_left:
+            raise NoPermittedRoute(
+                f"The key {limits.name} has {limits.tokens_left} tokens left today and this needs about "
+                f"{tokens}: come back tomorrow, or ask for a shorter answer."
+            )
+        self._held[request_id] = str(tenant), tokens
+
+    def release(self, request_id: str) -> None:
+        """The request is over, and what it took is written down or will be before anybody reads the sum."""
+        self._held.pop(request_id, None)
 
     async def _left(self, tenant: str, entry: KeyEntry, day: str) -> int | None:
         if entry.tokens_per_day is None:
@@ -51,4 +74,5 @@ class KeyDesk:
             used = await self._books.do(lambda ledger: ledger.tokens_on(tenant, day))
         except StorageError:
             return 0  # nobody can say what is left
-        return max(0, entry.tokens_per_day - used)
+        held = sum(tokens for holder, tokens in self._held.values() if holder == tenant)
+        return max(0, entry.tokens_per_day - used - held)

@@ -20,6 +20,7 @@ from ..router.budgets import limits_of
 from ..router.decision import Allowed, Decision
 from ..router.facts import Facts
 from ..router.filter import filter as permit
+from ..router.filter import reserved_tokens
 from ..router.priors import PriorQuality
 from ..router.quality import Quality
 from ..router.rank import rank
@@ -53,6 +54,12 @@ class Plan(NamedTuple):
     allowed: Allowed
     decision: Decision
 
+    @property
+    def tokens(self) -> int:
+        """What the request is expected to take of who is asked first, as the filter for keys counts it."""
+        first = self.decision.candidates[0].engine
+        return self.facts.prompt_tokens(first) + reserved_tokens(self.facts) * self.facts.num_choices
+
 
 class Routing:
     """The router of one gateway, and what it remembers between requests."""
@@ -66,6 +73,7 @@ class Routing:
         quality: Quality | None = None,
         lessons: Lessons | None = None,
         random: Random | None = None,
+        keys: KeyDesk | None = None,
     ) -> None:
         self._settings = settings
         self._models = models
@@ -78,7 +86,7 @@ class Routing:
         self._warmth = Warmth()
         self._knows_disk = False
         self._privacy = PrivacyDesk(settings, books)
-        self._keys = KeyDesk(settings, books)
+        self._keys = keys or KeyDesk(settings, books)
         self.engines = Engines(settings, models, books)
 
     async def plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
@@ -14,9 +15,11 @@ import pytest
 from edgecloud.app.books import Books
 from edgecloud.app.history import History
 from edgecloud.app.journal import Journal
+from edgecloud.app.keys import KeyDesk
 from edgecloud.app.proxy.app import create_app
-from edgecloud.errors import Overloaded, UpstreamError
+from edgecloud.errors import NoPermittedRoute, Overloaded, UpstreamError
 from edgecloud.http.drain import Drain
+from edgecloud.http.keys import tenant_of
 from edgecloud.metrics import Metrics
 from edgecloud.router.ledger import Ledger
 from edgecloud.settings import PoolEntry, ServerSettings, Settings
@@ -33,6 +36,7 @@ def house(
     folder: Path,
     *,
     big: FakeEngine | None = None,
+    small: FakeEngine | None = None,
     price: float = 0.0,
     keys: tuple[str, ...] = (),
     limited: tuple[dict[str, Any], ...] = (),
@@ -50,7 +54,7 @@ def house(
         router={"cascade": False, "mode": "quality", "attempts": attempts},  # type: ignore[arg-type]
         **settings,
     )
-    small = FakeEngine([b"local"], name="small")
+    small = small or FakeEngine([b"local"], name="small")
     books = Books(lambda: Ledger(folder / "edgecloud.db"))
     gateway = fake_gateway(small, big, settings=made, books=books)
     if with_history:
@@ -252,6 +256,37 @@ def test_a_key_is_refused_when_its_day_is_used_up(tmp_path: Path, model: str, st
     with house(tmp_path, limited=limited) as http:
         answers = [http.post("/v1/chat/completions", json=body, headers=bearer("k1")) for _ in range(3)]
     assert [answer.status_code for answer in answers] == statuses
+
+
+@pytest.mark.parametrize("model", ["big", "small", "auto"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_key_is_refused_what_needs_more_than_is_left_of_its_day(
+    tmp_path: Path, model: str, stream: bool
+) -> None:
+    limited = ({"name": "ci", "key": "k1", "tokens_per_day": 200},)
+    big = FakeEngine([b"word"] * 150, name="big", local=False)
+    small = FakeEngine([b"word"] * 150, name="small")
+    body = chat(model=model, max_tokens=150, stream=stream)
+    with house(tmp_path, big=big, small=small, limited=limited) as http:
+        first, second = (http.post("/v1/chat/completions", json=body, headers=bearer("k1")) for _ in range(2))
+    assert (first.status_code, second.status_code) == (200, 403)
+    assert "the key ci" in second.json()["error"]["message"].replace("The", "the")
+
+
+async def test_answers_under_way_count_for_the_day_of_their_key(tmp_path: Path) -> None:
+    settings = Settings(
+        server=ServerSettings.model_validate({"keys": [{"name": "ci", "key": "k1", "tokens_per_day": 10}]})
+    )
+    books = Books(lambda: Ledger(tmp_path / "edgecloud.db"))
+    tenant = tenant_of(b"k1")
+    desk = KeyDesk(settings, books)
+    held = await asyncio.gather(
+        *(desk.hold(f"r{number}", tenant, 4) for number in range(3)), return_exceptions=True
+    )
+    assert [type(each) for each in held] == [type(None), type(None), NoPermittedRoute]
+    desk.release("r0")
+    await desk.hold("r3", tenant, 4)
+    await books.aclose()
 
 
 def test_the_budget_of_a_chat_is_known_before_anybody_is_chosen(tmp_path: Path) -> None:
