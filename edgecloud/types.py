@@ -175,11 +175,14 @@ class EmbedRequest:
 
 @dataclass(frozen=True, slots=True)
 class EmbedResult:
-    """One L2-normalised float32 vector per input, in order. `model` is what answered."""
+    """One L2-normalised float32 vector per input, in order. `model` is what answered; it read only the
+    beginning of `num_truncated` inputs.
+    """
 
     vectors: tuple[tuple[float, ...], ...]
     model: str
     prompt_tokens: int
+    num_truncated: int = 0
 
 
 # ------------------------------------------------------------------------------------------------- the events

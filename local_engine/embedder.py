@@ -65,7 +65,8 @@ class MiniLM:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        self._tokenizer: Tokenizer = _wordpiece(self.MAX_TOKENS)
+        # One token more than is read tells what has to be cut.
+        self._tokenizer: Tokenizer = _wordpiece(self.MAX_TOKENS + 1)
         self._vocab_size: int = self._tokenizer.get_vocab_size()
         self.fingerprint = hashlib.sha256(content + b"mean 256").hexdigest()[:32]
         self._worker = EmbedWorker(self._pass, name=self.name)
@@ -76,8 +77,11 @@ class MiniLM:
 
     async def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> EmbedResult:
         """Unit vectors, in order. Raises `BadRequest` for an empty input or an id outside the vocabulary."""
-        rows = await _tokenized(inputs, self._encode, self._wrap, self._vocab_size)
-        return _result(await self._worker.submit(rows), self.name, rows)
+        found = await _tokenized(inputs, self._encode, self._wrap, self._vocab_size)
+        most = self.MAX_TOKENS
+        rows = [row if len(row) <= most else [*row[: most - 1], self._SEP] for row in found]
+        num_truncated = sum(len(row) > most for row in found)
+        return _result(await self._worker.submit(rows), self.name, rows, num_truncated)
 
     async def aclose(self) -> None:
         await self._worker.aclose()
@@ -87,7 +91,7 @@ class MiniLM:
 
     def _wrap(self, ids: tuple[int, ...]) -> list[int]:
         inner = [token for token in ids if token not in (self._CLS, self._SEP)]
-        return [self._CLS, *inner[: self.MAX_TOKENS - 2], self._SEP]
+        return [self._CLS, *inner[: self.MAX_TOKENS - 1], self._SEP]
 
     def _pass(self, rows: Rows) -> Vectors:
         longest = max(len(row) for row in rows)
@@ -177,11 +181,12 @@ async def _tokenized(
     return rows
 
 
-def _result(vectors: Vectors, name: str, rows: list[list[int]]) -> EmbedResult:
+def _result(vectors: Vectors, name: str, rows: list[list[int]], num_truncated: int = 0) -> EmbedResult:
     return EmbedResult(
         vectors=tuple(tuple(vector) for vector in vectors.tolist()),
         model=name,
         prompt_tokens=sum(len(row) for row in rows),
+        num_truncated=num_truncated,
     )
 
 

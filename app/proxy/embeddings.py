@@ -36,4 +36,5 @@ class EmbeddingRoutes:
             )
         call.model = result.model
         call.notes["prompt_tokens"] = result.prompt_tokens
-        return json_response(openai_embeddings.body(result, request.model, encoding))
+        cut = {"x-edgecloud-truncated": str(result.num_truncated)} if result.num_truncated else None
+        return json_response(openai_embeddings.body(result, request.model, encoding), cut)

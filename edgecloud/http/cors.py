@@ -49,6 +49,7 @@ RESPONSE_HEADERS = b", ".join(
     (
         b"x-request-id",
         *NAMES,
+        b"x-edgecloud-truncated",
         b"x-should-retry",
         b"retry-after",
     )

@@ -1,8 +1,9 @@
-"""The OpenAI model list, with the fields that clients of llama.cpp, vLLM and OpenRouter look for."""
+"""The OpenAI model list, with what clients of Anthropic, llama.cpp, vLLM and OpenRouter look for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from edgecloud.types import ModelCard
@@ -15,6 +16,10 @@ def body(card: ModelCard) -> dict[str, Any]:
         "object": "model",
         "created": card.created,
         "owned_by": card.engine or "edgecloud",
+        # Anthropic's: neither SDK minds the other's fields.
+        "type": "model",
+        "display_name": card.id,
+        "created_at": datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "kind": card.kind,
         "aliases": list(card.aliases),
         "loaded": card.loaded,
@@ -32,4 +37,7 @@ def body(card: ModelCard) -> dict[str, Any]:
 
 
 def list_body(cards: Iterable[ModelCard]) -> dict[str, Any]:
-    return {"object": "list", "data": [body(card) for card in cards]}
+    """The whole list in one page."""
+    data = [body(card) for card in cards]
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return {"object": "list", "data": data, "has_more": False, "first_id": first, "last_id": last}

@@ -35,7 +35,8 @@ def parse(body: Any) -> ResponsesCall:
     """What a decoded `/v1/responses` body asks for; raises `BadRequest` naming the field at fault.
 
     Nothing is stored, so what refers to something stored is refused. Tools that run at OpenAI (web search,
-    shell) are left out: agents offer them to everyone, and a model that is not told of them can't call them.
+    shell) are left out beside functions: agents offer them to everyone, and a model that is not told of them
+    can't call them. Who offers nothing else asks for just them, and is refused.
     """
     fields = Fields(body)
     for name in ("previous_response_id", "conversation", "prompt"):
@@ -43,14 +44,13 @@ def parse(body: Any) -> ResponsesCall:
             raise fields.wrong(name, "is not supported: nothing is stored here, send the whole input")
     if fields.flag("background"):
         raise fields.wrong("background", "is not supported")
+    tools = [(item.name("type"), item) for item in fields.objects("tools")]
     offered = distinct(
-        (
-            function_tool(item, "parameters")
-            for item in fields.objects("tools")
-            if item.name("type") == "function"
-        ),
-        "tools",
+        (function_tool(item, "parameters") for kind, item in tools if kind == "function"), "tools"
     )
+    if tools and not offered:
+        kinds = ", ".join(dict.fromkeys(kind[:64] for kind, _ in tools))
+        raise fields.wrong("tools", f"has no function, and what is of type {kinds} is not run here")
     instructions = fields.text("instructions")
     turns = _Input().messages(fields)
     text_config = fields.object("text")

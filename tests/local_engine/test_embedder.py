@@ -103,7 +103,9 @@ async def test_text_beyond_256_tokens_is_not_read(minilm: MiniLM) -> None:
 
     assert long.vectors == longer.vectors
     assert longer.prompt_tokens == 256
-    assert (await minilm.embed([(2773,) * 9000])).prompt_tokens == 256
+    assert (long.num_truncated, longer.num_truncated) == (0, 1)
+    ids = await minilm.embed([(2773,) * 9000, (2773,) * 254, (2773,) * 255])
+    assert (ids.prompt_tokens, ids.num_truncated) == (3 * 256, 2)
 
 
 async def test_user_text_cannot_spell_control_tokens(minilm: MiniLM) -> None:

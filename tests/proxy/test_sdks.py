@@ -142,6 +142,18 @@ def test_anthropic_message(live: Live) -> None:
     assert answer._request_id
 
 
+def test_anthropic_models(live: Live) -> None:
+    page = claude(live).models.list()
+    assert [(model.id, model.type, model.display_name) for model in page.data][:2] == [
+        ("auto", "model", "auto"),
+        ("fake", "model", "fake"),
+    ]
+    assert all(model.created_at.tzinfo is not None for model in page.data)
+    assert (page.has_more, page.first_id, page.last_id) == (False, "auto", page.data[-1].id)
+    assert [model.id for model in page] == [model.id for model in page.data], "there is one page"
+    assert claude(live).models.retrieve("fake").display_name == "fake"
+
+
 def test_anthropic_stream(live: Live) -> None:
     with claude(live).messages.stream(model="fake", max_tokens=32, messages=HI) as stream:
         assert "".join(stream.text_stream) == "Hello, world!"

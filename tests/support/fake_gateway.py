@@ -29,7 +29,8 @@ class FakeEmbedder:
             raw = [math.sin(seed + place) for place in range(self.dimensions)]
             norm = math.hypot(*raw)
             vectors.append(tuple(number / norm for number in raw))
-        return EmbedResult(tuple(vectors), self.name, sum(len(value) for value in inputs))
+        num_truncated = sum(len(value) > 1000 for value in inputs)
+        return EmbedResult(tuple(vectors), self.name, sum(len(value) for value in inputs), num_truncated)
 
     async def aclose(self) -> None: ...
 

@@ -91,6 +91,7 @@ def test_the_model_list_is_openais_with_the_context_under_every_name() -> None:
     cards = [ModelCard("smollm2", "chat", "local", ("small",), 8192, 5, True), ModelCard("auto", "auto")]
     body = openai_models.list_body(cards)
     extensions = ("kind", "aliases", "loaded", "context_length", "max_model_len", "meta")
+    extensions += ("type", "display_name", "created_at")
     for entry in body["data"]:
         judge(OpenAIModel, entry, extensions=extensions)
     first, second = body["data"]

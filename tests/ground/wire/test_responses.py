@@ -160,7 +160,9 @@ def test_two_answers_in_a_row_stay_two_messages() -> None:
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.json_schema"),
         ({"text": {"format": {"type": "sound"}}}, "text.format.type"),
-        ({"tool_choice": "required", "tools": [{"type": "web_search"}]}, "tool_choice"),
+        ({"tool_choice": "required", "tools": []}, "tool_choice"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tools": [{"type": "web_search"}, {"type": "local_shell"}]}, "tools"),
         ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name"),
         ({"tools": [WEATHER, WEATHER]}, "tools"),
         ({"instructions": "\ud800"}, "instructions"),
@@ -317,3 +319,9 @@ def test_a_stream_that_fails_before_it_began_is_a_bare_error() -> None:
 def test_a_reroute_creates_no_second_response() -> None:
     types = [frame["type"] for frame in frames([START, Start("pool", "llama", 7), *text_answer("x")[1:]])]
     assert types.count("response.created") == 1
+
+
+def test_tools_that_are_not_run_here_are_named_where_nothing_else_is_offered() -> None:
+    kinds = [{"type": "web_search"}, {"type": "file_search"}, {"type": "web_search"}]
+    with pytest.raises(BadRequest, match=r"of type web_search, file_search is not run here"):
+        openai_responses.parse({"input": "x", "tools": kinds})
