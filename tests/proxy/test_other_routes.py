@@ -78,7 +78,6 @@ def test_base64_and_floats_are_the_same_numbers(serve: Serve) -> None:
         assert numbers == pytest.approx(plain["embedding"])
 
 
-# cases: C155
 def test_an_embedding_tells_of_how_many_inputs_it_read_only_the_beginning(serve: Serve) -> None:
     with client(serve(FakeEngine()).url) as http:
         short = http.post("/v1/embeddings", json={"input": "x"})
@@ -87,6 +86,7 @@ def test_an_embedding_tells_of_how_many_inputs_it_read_only_the_beginning(serve:
     assert long.headers["x-edgecloud-truncated"] == "2"
 
 
+# cases: C155
 def test_a_chat_model_gives_no_embeddings(serve: Serve) -> None:
     with client(serve().url) as http:
         answer = http.post("/v1/embeddings", json={"input": "x", "model": "fake"})
