@@ -345,7 +345,7 @@ class Gateway:
         engine = await self.catalog.engine(request.model, listed_only=request.door == "http")
         permit(engine, request, self.settings)
         if self.keys is not None:
-            self.keys.permit(request.tenant, engine.name)
+            await self.keys.permit(request.tenant, engine.name)
         return engine
 
     async def _source(

@@ -37,33 +37,39 @@ class KeyDesk:
         entry = self._entries.get(tenant or "")
         return entry is not None and entry.tokens_per_day is not None
 
-    def permit(self, tenant: str | None, engine: str) -> None:
-        """Raises `NoPermittedRoute` if a key may not use this engine."""
+    async def permit(self, tenant: str | None, engine: str) -> None:
+        """Raises `NoPermittedRoute` if a key may not use this engine, or has used up its day."""
         entry = self._entries.get(tenant or "")
         if entry is not None and entry.engines and engine not in entry.engines:
             raise NoPermittedRoute(
                 f"{engine} is not among the engines of the key {entry.name}: ask for another one.",
                 param="model",
             )
+        await self._check(tenant, 1)
 
     async def hold(self, request_id: str, tenant: str | None, tokens: int) -> None:
         """Set tokens of the key's day aside until `release`, for a request that needs so many. Raises
         `NoPermittedRoute` where fewer are left.
         """
-        limits = await self.limits_of(tenant)
-        if limits is None or limits.tokens_left is None:
-            return
-        # Nothing is waited for from the sum to here, so two requests never get the same tokens.
-        if tokens > limits.tokens_left:
-            raise NoPermittedRoute(
-                f"The key {limits.name} has {limits.tokens_left} tokens left today and this needs about "
-                f"{tokens}: come back tomorrow, or ask for a shorter answer."
-            )
-        self._held[request_id] = str(tenant), tokens
+        if tenant is not None and self.counts(tenant):
+            await self._check(tenant, tokens)
+            # Nothing was waited for since the sum, so two requests never get the same tokens.
+            self._held[request_id] = tenant, tokens
 
     def release(self, request_id: str) -> None:
         """The request is over, and what it took is written down or will be before anybody reads the sum."""
         self._held.pop(request_id, None)
+
+    async def _check(self, tenant: str | None, tokens: int) -> None:
+        limits = await self.limits_of(tenant)
+        if limits is None or limits.tokens_left is None or tokens <= limits.tokens_left:
+            return
+        if not limits.tokens_left:
+            raise NoPermittedRoute(f"The key {limits.name} has no tokens left today: come back tomorrow.")
+        raise NoPermittedRoute(
+            f"The key {limits.name} has {limits.tokens_left} tokens left today and this needs about {tokens}: ask "
+            "for a shorter answer, or come back tomorrow."
+        )
 
     async def _left(self, tenant: str, entry: KeyEntry, day: str) -> int | None:
         if entry.tokens_per_day is None:
