@@ -67,8 +67,8 @@ class KeyDesk:
         if not limits.tokens_left:
             raise NoPermittedRoute(f"The key {limits.name} has no tokens left today: come back tomorrow.")
         raise NoPermittedRoute(
-            f"The key {limits.name} has {limits.tokens_left} tokens left today and this needs about {tokens}: ask "
-            "for a shorter answer, or come back tomorrow."
+            f"The key {limits.name} has {limits.tokens_left} tokens left today, this needs about {tokens}: "
+            "ask for a shorter answer, or come back tomorrow."
         )
 
     async def _left(self, tenant: str, entry: KeyEntry, day: str) -> int | None:
