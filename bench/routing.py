@@ -38,7 +38,8 @@ ROUTELLM = ("mixtral-8x7b-instruct", "gpt-4-1106-preview")
 LLMROUTER = ("gemma-2-9b-it", "llama-3.1-nemotron-51b-instruct")
 SEEDS = range(5)
 FOLDS = 5
-SHARES = (0.05, 0.2, 0.5, 0.8, 0.95)
+SHARES = np.array([0.05, 0.2, 0.5, 0.8, 0.95])
+ALL_SHARES = np.linspace(0.05, 0.95, 37)
 CASCADE = Path(__file__).parent / "data" / "routing" / "cascade.csv.gz"
 Scores = NDArray[np.float64]
 
@@ -156,6 +157,9 @@ def far() -> None:
 def flips() -> None:
     """How often a paraphrase goes elsewhere, wherever the price of the strong model draws the line: by the
     share of mixed traffic that goes to it, and by the share of the set itself, which is the hardest line.
+
+    `worst` is at the line that most pairs cross, `off it` how far from that line the gains of those pairs are
+    on average: what the one or the other of the two answers is worth more, in P(right).
     """
     print("\nRoute flips on paraphrases, by the share of prompts that go to the strong model")
     sets: dict[str, list[Pair]] = {
@@ -173,7 +177,8 @@ def flips() -> None:
     rows = rows.take(np.random.default_rng(0).permutation(len(rows))[:2000])
     assert rows.bags is not None
     traffic = gains(rows.vectors, rows.features, rows.bags)
-    print(f"  {'set':<34} " + " ".join(f"{share:>6.0%}" for share in SHARES) + "  mean |change|")
+    shares = " ".join(f"{share:>6.0%}" for share in SHARES)
+    print(f"  {'set':<36} {shares}  worst off it  mean |change|")
     for name, pairs in sets.items():
         texts = list(dict.fromkeys(text for pair in pairs for text in pair[:2]))
         vectors, _ = asyncio.run(embed([gist(text) for text in texts]))
@@ -182,9 +187,20 @@ def flips() -> None:
         gain = dict(zip(texts, gains(vectors, structure, bags).tolist(), strict=True))
         one, other = (np.array([gain[pair[side]] for pair in pairs]) for side in (0, 1))
         for whose, all_gains in (("mixed traffic", traffic), ("the set", np.array(list(gain.values())))):
-            lines = [np.quantile(all_gains, 1 - share) for share in SHARES]
-            flipped = " ".join(f"{np.mean((one > line) != (other > line)):6.1%}" for line in lines)
-            print(f"  {name + ', of ' + whose:<34} {flipped}  {np.abs(one - other).mean():.3f}")
+            flipped = [flipping(one, other, line).mean() for line in np.quantile(all_gains, 1 - SHARES)]
+            lines = np.quantile(all_gains, 1 - ALL_SHARES)
+            worst = lines[np.argmax([flipping(one, other, line).sum() for line in lines])]
+            those = flipping(one, other, worst)
+            off = np.abs(np.stack([one, other])[:, those] - worst).mean()
+            print(
+                f"  {name + ', of ' + whose:<36} {' '.join(f'{share:6.1%}' for share in flipped)} "
+                f"{those.mean():6.1%} {off:6.3f}  {np.abs(one - other).mean():.3f}"
+            )
+
+
+def flipping(one: Scores, other: Scores, line: float) -> NDArray[np.bool_]:
+    """The pairs whose gains are on either side of a line."""
+    return (one > line) != (other > line)
 
 
 def cascade() -> None:
