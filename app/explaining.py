@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edgecloud.wire.native import dump_record, load_record
@@ -12,7 +13,7 @@ from .memory import age
 
 if TYPE_CHECKING:
     from edgecloud.engine import Engine
-    from edgecloud.types import ChatRequest
+    from edgecloud.types import CacheInfo, ChatRequest
 
     from ..router.ledger import Ledger
     from .routing import Plan
@@ -38,6 +39,18 @@ def named_story(request: ChatRequest, engine: Engine) -> dict[str, Any]:
         "decision": None,
         "sentences": [f"{request.model} would answer, {place}: it is named, so nothing is weighed."],
     }
+
+
+def with_cache(story: dict[str, Any], info: CacheInfo, why_off: str) -> dict[str, Any]:
+    """A story of what would be, and what the cache would do; `why_off` says why it would do nothing."""
+    sentences = list(story["sentences"])
+    if info.entry_id is not None:
+        similarity, ago = info.similarity or 0.0, age(info.age_s or 0.0)
+        what = "the same question" if similarity >= 1.0 else f"a similar question ({similarity:.0%} alike)"
+        sentences.append(f"But {what} was answered {ago} ago: that kept answer would be given.")
+    elif why_off:
+        sentences.append(f"No kept answer would be given: {why_off.removesuffix('.')}.")
+    return {**story, "cache": asdict(info), "sentences": sentences}
 
 
 def request_story(ledger: Ledger, request_id: str, *, tenant: str | None = None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from edgecloud.engine import Embedder, Engine
 from edgecloud.errors import BadRequest, EdgeCloudError, InternalError, NotFound, StorageError
 from edgecloud.settings import PoolEntry, Settings
 from edgecloud.types import (
+    CacheInfo,
     ChatRequest,
     Done,
     EmbedRequest,
@@ -45,7 +46,7 @@ from .run import Closing, Run
 if TYPE_CHECKING:
     from .keys import KeyDesk
     from .lessons import Lessons
-    from .routing import Routing
+    from .routing import Plan, Routing
 
 log = logging.getLogger(__name__)
 
@@ -236,15 +237,22 @@ class Gateway:
         )
 
     async def explain(self, request: ChatRequest) -> dict[str, Any]:
-        """What would be decided for a request, without asking anybody. Raises the refusal if nobody may
-        answer.
+        """What would be decided for a request, and whether a kept answer would be given, without asking
+        anybody. Raises the refusal if nobody may answer.
         """
-        from .explaining import named_story, plan_story
+        from .explaining import named_story, plan_story, with_cache
 
         if request.model != "auto" and not self._is_routed(request):
-            return named_story(request, await self._named(request))
-        chat_id = await self._chat_that_pays(request)
-        return plan_story(await self.routing.plan(request, dry=True, chat_id=chat_id))
+            engine = await self._named(request)
+            story = named_story(request, engine)
+            answerers: tuple[str, ...] = (answerer_of(self.settings, engine),)
+        else:
+            chat_id = await self._chat_that_pays(request)
+            plan = await self.routing.plan(request, dry=True, chat_id=chat_id)
+            story, answerers = plan_story(plan), await self._answerers(plan)
+        if self.memory is None:
+            return with_cache(story, CacheInfo("off"), "no answers are kept here")
+        return with_cache(story, *await self.memory.foresee(request, answerers))
 
     async def why(self, request_id: str, *, tenant: str | None = None) -> dict[str, Any]:
         """What was decided for a request of the past and what came of it; with a `tenant` only that key's
@@ -325,9 +333,7 @@ class Gateway:
             async def answer(chat_id: str | None) -> AsyncGenerator[EngineEvent, None]:
                 return (await routing.execution(run, plan, chat_id)).events()
 
-            upstreams = await routing.engines.all()
-            allowed = (upstreams[name].deployments[0].engine for name in plan.allowed.engines)
-            return Answer(answer, tuple(answerer_of(self.settings, each) for each in allowed))
+            return Answer(answer, await self._answerers(plan))
         engine = await self._named(request)
         if self.keys is not None and self.keys.counts(request.tenant):
             from .facts import tokens_of_answer
@@ -339,6 +345,12 @@ class Gateway:
             return ask_alone(engine, run)
 
         return Answer(ask, (answerer_of(self.settings, engine),))
+
+    async def _answerers(self, plan: Plan) -> tuple[str, ...]:
+        """Whose kept answers may be given for a plan's request."""
+        upstreams = await self.routing.engines.all()
+        allowed = (upstreams[name].deployments[0].engine for name in plan.allowed.engines)
+        return tuple(answerer_of(self.settings, each) for each in allowed)
 
     async def _named(self, request: ChatRequest) -> Engine:
         """The one engine that is meant. Raises the refusal where it may not answer."""

@@ -117,6 +117,26 @@ class Memory:
                     if isinstance(event, Done) and request.journal:
                         flight.hold(self._aside(self._keep(key, looked, run, tuple(seen), chat_id)))
 
+    async def foresee(self, request: ChatRequest, answerers: Collection[str]) -> tuple[CacheInfo, str]:
+        """What a request would get of a kept answer, and where none are looked for, why. Nothing is counted,
+        learnt or kept; a vector is made only where there is something to compare it with.
+        """
+        if not self.serves(request):
+            return CacheInfo("off"), "they are switched off for it"
+        if request.fresh:
+            return CacheInfo("off"), "it asks for a fresh answer"
+        key = self._key(request)
+        if not key.is_cached:
+            return CacheInfo("off"), key.reason
+        try:
+            embedded = await self._embed(key) if self._has_vector(key.text) else None
+            seen = await self._soon(lambda cache: cache.foresee(key, answerers, embedded))
+            if seen.is_near and (embedded := await self._embed(key)) is not None:
+                seen = await self._soon(lambda cache: cache.foresee(key, answerers, embedded))
+        except StorageError as error:
+            return CacheInfo("off"), error.message
+        return seen.info or CacheInfo("miss"), ""
+
     async def blame(self, entry_id: str) -> bool:
         """A person says that a kept answer was wrong: it is not given again, and the bound learns of it."""
         return await self._do(lambda cache: cache.blame(entry_id))

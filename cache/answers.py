@@ -16,6 +16,7 @@ from pathlib import Path
 from random import random
 
 from edgecloud.storage import open_or_rebuild, storage_errors, transaction, truncate_wal
+from edgecloud.types import CacheInfo
 
 from . import experience, store
 from .agreement import agree
@@ -27,6 +28,7 @@ from .records import (
     Answer,
     Embedded,
     Entry,
+    Foreseen,
     Found,
     Hit,
     Key,
@@ -136,6 +138,33 @@ class AnswerCache:
             return self._similar(
                 connection, key, embedded, answerers, self._clock(), fresh=fresh, may_audit=may_audit
             )
+
+    def foresee(self, key: Key, answerers: Collection[str], embedded: Embedded | None = None) -> Foreseen:
+        """What `recall`, or with a vector `similar`, would serve. Writes nothing: somebody only looks.
+
+        A hit may be drawn by lot and computed after all when the request comes.
+        """
+        if not key.is_cached or not answerers:
+            return Foreseen()
+        now = self._clock()
+        with self._reading() as connection:
+            row = store.find_exact(connection, key, answerers, now) if key.exact is not None else None
+            if row is not None:
+                return Foreseen(_info(row, "exact", 1.0, 1.0, now))
+            if key.partition is None:
+                return Foreseen()
+            row = store.find_text(connection, key, answerers, now)
+            if row is not None:
+                return Foreseen(_info(row, "semantic", 1.0, 1.0, now))
+            if embedded is None:
+                return Foreseen(is_near=self._is_near(connection, key))
+            domain = self._domain(key, embedded)
+            policy = experience.policy_of(connection, domain, self._bound, keep=False)
+            best = self._best(connection, key, embedded, answerers, now, policy)
+        if best is None or not policy.serves(best[1].logit, best[1].suspicion):
+            return Foreseen()
+        candidate, _, probability = best
+        return Foreseen(_info(candidate.row, "semantic", candidate.cosine, probability, now))
 
     def refuse(self, key: Key, answerers: Collection[str]) -> int:
         """Delete what these `answerers` said to the same words, however long it was; how many answers.
@@ -275,14 +304,9 @@ class AnswerCache:
         fresh: bool,
         may_audit: bool,
     ) -> Found:
-        domain = Domain(key.scope, embedded.fingerprint, self._model.knows(embedded.fingerprint))
+        domain = self._domain(key, embedded)
         policy = experience.policy_of(connection, domain, self._bound)
-        code = encode(embedded.vector)
-        numbers = self._spaces.table(_space(key, embedded), len(code)).nearest(code)
-        candidates = store.find_near(
-            connection, numbers, embedded.vector, key, answerers, now, NUM_CANDIDATES
-        )
-        best = self._best(key.text, candidates, policy)
+        best = self._best(connection, key, embedded, answerers, now, policy)
         if best is None:
             experience.note(connection, domain, None, -math.inf, "")
             return Found()
@@ -307,11 +331,25 @@ class AnswerCache:
         asked = read(key.text)
         return any(may_serve(asked, read(prompt)) for prompt in store.prompts(connection, key))
 
+    def _domain(self, key: Key, embedded: Embedded) -> Domain:
+        return Domain(key.scope, embedded.fingerprint, self._model.knows(embedded.fingerprint))
+
     def _best(
-        self, text: str, candidates: list[Candidate], policy: Policy
+        self,
+        connection: sqlite3.Connection,
+        key: Key,
+        embedded: Embedded,
+        answerers: Collection[str],
+        now: float,
+        policy: Policy,
     ) -> tuple[Candidate, Judgement, float] | None:
-        """The candidate most likely to have the same answer, of those that nothing forbids."""
-        asked = read(text)
+        """Of the nearest, the one most likely to have the same answer that nothing forbids."""
+        code = encode(embedded.vector)
+        numbers = self._spaces.table(_space(key, embedded), len(code)).nearest(code)
+        candidates = store.find_near(
+            connection, numbers, embedded.vector, key, answerers, now, NUM_CANDIDATES
+        )
+        asked = read(key.text)
         best = None
         for candidate in candidates:
             row = candidate.row
@@ -346,7 +384,7 @@ class AnswerCache:
         for name, amount in ((tier, 1.0), ("seconds", row.seconds), ("cost", row.cost)):
             store.add(connection, name, amount)
         return Hit(
-            row.id, tier, similarity, probability, max(0.0, now - row.created), store.events_of(row),
+            row.id, tier, similarity, probability, _age(row, now), store.events_of(row),
             row.seconds, row.cost,
         )  # fmt: skip
 
@@ -369,6 +407,14 @@ class AnswerCache:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with self._reading() as connection, transaction(connection):
             yield connection
+
+
+def _age(row: Row, now: float) -> float:
+    return max(0.0, now - row.created)
+
+
+def _info(row: Row, tier: Tier, similarity: float, probability: float, now: float) -> CacheInfo:
+    return CacheInfo(tier, similarity, _age(row, now), row.id, probability)
 
 
 def _space(key: Key, embedded: Embedded) -> bytes:

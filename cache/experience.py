@@ -31,8 +31,12 @@ class Domain(NamedTuple):
         return hashlib.sha256(f"{self.scope}\n{self.fingerprint}".encode()).digest()
 
 
-def policy_of(connection: sqlite3.Connection, domain: Domain, max_wrong_per_100: float) -> Policy:
-    """The policy for the next lookup, revised where enough has been seen or the bound is another."""
+def policy_of(
+    connection: sqlite3.Connection, domain: Domain, max_wrong_per_100: float, *, keep: bool = True
+) -> Policy:
+    """The policy for the next lookup, revised where enough has been seen or the bound is another. Without
+    `keep` a revised one is not written.
+    """
     row = connection.execute(
         "SELECT bound, lookup, policy FROM policies WHERE domain = ?", (domain.digest,)
     ).fetchone()
@@ -41,10 +45,12 @@ def policy_of(connection: sqlite3.Connection, domain: Domain, max_wrong_per_100:
     ).fetchone()
     if row is not None and row[0] == max_wrong_per_100 and newest < row[1] + REVISE_EVERY:
         return _loaded(row[2])
-    return revise(connection, domain, max_wrong_per_100)
+    return revise(connection, domain, max_wrong_per_100, keep=keep)
 
 
-def revise(connection: sqlite3.Connection, domain: Domain, max_wrong_per_100: float) -> Policy:
+def revise(
+    connection: sqlite3.Connection, domain: Domain, max_wrong_per_100: float, *, keep: bool = True
+) -> Policy:
     """Decide anew from all that was seen, and keep the policy."""
     rows = connection.execute(
         """SELECT logit, added, replaced, served, audited, same, blamed, number FROM lookups
@@ -53,6 +59,8 @@ def revise(connection: sqlite3.Connection, domain: Domain, max_wrong_per_100: fl
     ).fetchall()
     seen = Observations.of([(-math.inf if row[0] is None else row[0], *row[1:7]) for row in reversed(rows)])
     policy = decide(seen, max_wrong_per_100, known=domain.known)
+    if not keep:
+        return policy
     newest = rows[0][7] if rows else 0
     connection.execute(
         "INSERT OR REPLACE INTO policies VALUES (?, ?, ?, ?, ?)",

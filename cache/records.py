@@ -126,6 +126,13 @@ class Recalled(NamedTuple):
     is_near: bool = False
 
 
+class Foreseen(NamedTuple):
+    """What a lookup would find, nothing of which was counted; `is_near` as in `Recalled`."""
+
+    info: CacheInfo | None = None
+    is_near: bool = False
+
+
 class Found(NamedTuple):
     """What was found with one; at most one of the two is there."""
 

@@ -218,12 +218,13 @@ class ChatView(Screen[None]):
         return self.foresight.preview(self.session, self.route, self.prompt.full_text)
 
     def look_ahead(self) -> None:
-        """Show what is known at once, and ask the router once nobody has typed for a moment; without pools
-        it decides nothing.
+        """Show what is known at once, and ask the router and the cache once nobody has typed for a moment;
+        without pools the router decides nothing, without words there is nothing kept.
         """
         self.foresight.forget()
         self.show_bars()
-        if self.settings.pool and self._asking is not None:
+        may_be_kept = self.settings.cache.enabled and self.foresight.cards and self.prompt.full_text.strip()
+        if (self.settings.pool or may_be_kept) and self._asking is not None:
             self._asking.reset()
             self._asking.resume()
 

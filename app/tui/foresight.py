@@ -66,9 +66,16 @@ class Foresight:
         return request
 
     async def ask(self, session: Session, route: Route, typed: str) -> None:
-        """Ask the router; a refusal is an answer too."""
+        """Ask the gateway: the router, and the cache; a refusal is an answer too."""
+        asked = self.request(session, route, typed)
+        if self.cards and not any(card.engine == "pool" for card in self.cards):
+            card = resolve(asked.model, self.cards)
+            if card is None:
+                return
+            # By its name: nothing is weighed, so no router is loaded for it.
+            asked = replace(asked, model=card.id)
         try:
-            story = await self.gateway.explain(self.request(session, route, typed))
+            story = await self.gateway.explain(asked)
             self._told = self.of_story(story, session, typed)
         except EdgeCloudError as error:
             self._told = Preview(error.message, False, 0)

@@ -144,7 +144,7 @@ def test_a_text_to_read_hangs_under_its_names_and_numbers() -> None:
 def test_a_model_that_is_named_is_where_it_would_go() -> None:
     told = of_story({"decision": None, "model": "smollm2", "local": True, "sentences": []}, 400)
 
-    assert told.line() == "smollm2 on this machine · about 100 tokens"
+    assert told.line() == "smollm2 on this machine · free · about 100 tokens"
     assert told.is_local
 
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.cells import cell_len
 
-from edgecloud.types import ModelCard
+from edgecloud.types import CacheInfo, ModelCard
 from edgecloud.wire.native import load_record
 
 from ....router.decision import Decision
-from .receipt import money, seconds
+from .receipt import age, money, seconds
 
 CHARACTERS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Where it would go (empty: not known yet) and what it would take, as sentences' parts."""
+    """Where it would go (empty: not known yet) and what it would take, as sentences' parts. `cache` is the
+    kept answer that would be given, empty where there is none.
+    """
 
     where: str
     is_local: bool
@@ -34,10 +36,10 @@ class Preview:
         """What it says, the most important first."""
         parts = [
             self.where,
+            self.cache,
             self.wait,
             self.price,
             f"about {self.tokens:,} tokens" if self.tokens else "",
-            self.cache,
             self.why,
         ]
         return [part for part in parts if part]
@@ -50,23 +52,38 @@ class Preview:
         return " · ".join(parts)
 
 
-def preview(model: str, cards: Sequence[ModelCard], num_characters: int, *, cache: str = "") -> Preview:
+def preview(model: str, cards: Sequence[ModelCard], num_characters: int) -> Preview:
     """Who would answer as `model`, by the list of models. `num_characters` are those of the whole request."""
     card = resolve(model, cards)
     tokens = num_characters // CHARACTERS_PER_TOKEN
     if card is None:
-        return Preview(model if model != "auto" else "", False, tokens, cache=cache)
+        return Preview(model if model != "auto" else "", False, tokens)
     is_local = card.engine != "pool"
     place = "on this machine" if is_local else "on a pool"
-    return Preview(f"{card.id} {place}", is_local, tokens, "free" if is_local else "", cache=cache)
+    return Preview(f"{card.id} {place}", is_local, tokens, "free" if is_local else "")
 
 
 def of_story(story: Mapping[str, Any], num_characters: int) -> Preview:
-    """What the router would decide, as `explain` tells it."""
+    """What would be decided, as `explain` tells it. A kept answer costs nothing and comes at once."""
     tokens = num_characters // CHARACTERS_PER_TOKEN
+    told = _decided(story, tokens)
+    kept = kept_answer(load_record(CacheInfo, story["cache"])) if "cache" in story else ""
+    return replace(told, cache=kept, wait="", price="free", why="") if kept else told
+
+
+def kept_answer(info: CacheInfo) -> str:
+    """The kept answer that would be given, in a few words; empty where none would be."""
+    if info.entry_id is None:
+        return ""
+    if (info.similarity or 0.0) < 1.0:
+        return f"similar question kept · {info.similarity:.0%}"
+    return f"kept answer from {age(info.age_s)} ago"
+
+
+def _decided(story: Mapping[str, Any], tokens: int) -> Preview:
     if story["decision"] is None:
         place = "on this machine" if story["local"] else "on a pool"
-        return Preview(f"{story['model']} {place}", story["local"], tokens)
+        return Preview(f"{story['model']} {place}", story["local"], tokens, "free" if story["local"] else "")
     decision = load_record(Decision, story["decision"])
     first = decision.candidates[0]
     place = "on this machine" if first.local else "on a pool"
