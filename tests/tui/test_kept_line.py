@@ -65,8 +65,8 @@ async def foreseen(user: Driven, text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (RESET, "fake on this machine · kept answer from 2 hours ago · free  "),
-        (ALIKE, "fake on this machine · similar question kept · 96% · free  "),
+        (RESET, "kept answer from 2 hours ago · fake on this machine · free  "),
+        (ALIKE, "similar question kept · 96% · fake on this machine · free  "),
         ("Who wrote Faust?", "fake on this machine · free · about 32 tokens"),
     ],
 )
@@ -96,5 +96,6 @@ def test_a_kept_answer_of_a_pool_costs_nothing_and_is_not_waited_for() -> None:
     off = dump_record(CacheInfo("off"))
 
     told = of_story({**story, "cache": hit}, 400)
-    assert told.line() == "big on a pool · kept answer from 2 hours ago · free · about 100 tokens"
+    assert told.line() == "kept answer from 2 hours ago · big on a pool · free · about 100 tokens"
+    assert told.line(40) == "kept answer from 2 hours ago"
     assert of_story({**story, "cache": off}, 400).line() == "big on a pool · about 100 tokens"

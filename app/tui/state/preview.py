@@ -35,8 +35,8 @@ class Preview:
     def parts(self) -> list[str]:
         """What it says, the most important first."""
         parts = [
-            self.where,
             self.cache,
+            self.where,
             self.wait,
             self.price,
             f"about {self.tokens:,} tokens" if self.tokens else "",
