@@ -171,7 +171,8 @@ class Gateway:
             receipt = run.receipt()
             notice = await self._end(run, turn, receipt, "complete")
             if notice is not None:
-                yield Notice("history", f"The end of this answer is not kept yet: {notice}")
+                # No loss so far: it is tried again, and whoever closes the gateway is told what is lost.
+                yield Notice("storage", f"The end of this answer is not kept yet: {notice}")
             message_id = turn.turn.message_ids[0] if turn else None
             yield Finish(run.usage, receipt, turn.turn.chat_id if turn else None, message_id)
         except EdgeCloudError as error:

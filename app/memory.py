@@ -113,7 +113,7 @@ class Memory:
                         self._aside(self._refuse(key, answerers))
                     if isinstance(event, Start) and looked.trouble and not self._told:
                         self._told = True
-                        yield Notice("history", f"Kept answers are not used: {looked.trouble}")
+                        yield Notice("storage", f"Kept answers are not used: {looked.trouble}")
                     if isinstance(event, Done) and request.journal:
                         flight.hold(self._aside(self._keep(key, looked, run, tuple(seen), chat_id)))
 

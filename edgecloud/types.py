@@ -270,9 +270,11 @@ class ChoiceDone:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something the user should know; never part of the answer."""
+    """Something the user should know; never part of the answer. `history` is a loss; `storage` is none yet:
+    what can't be kept is tried again, or can be computed again.
+    """
 
-    kind: Literal["rerouted", "continued", "cached", "truncated", "history", "loading"]
+    kind: Literal["rerouted", "continued", "cached", "truncated", "history", "storage", "loading"]
     text: str
 
 

@@ -249,7 +249,7 @@ class LocalEngine:
             try:
                 yield start
                 if self._saved is not None and (complaint := self._saved.complaint()):
-                    yield Notice("history", complaint)
+                    yield Notice("storage", complaint)
                 answer = Answer(loaded, request, ticket, prompt_tail)
                 while not answer.is_over:
                     for event in answer.events(await ticket.receive()):

@@ -69,7 +69,7 @@ class Turn:
             case Notice():
                 if event.kind in _SEAMS:
                     self.seams.append(Seam(len(self.text), event.text))
-                elif event.kind == "history":
+                elif event.kind in ("history", "storage"):
                     self.warning = event.text
                 else:
                     self.status = event.text
