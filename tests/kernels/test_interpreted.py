@@ -46,6 +46,7 @@ def run_interpreted(*options: str) -> None:
 
 
 # cases: E80
+@pytest.mark.slow
 def test_the_kernels_pass_what_the_cpu_forms_pass() -> None:
     run_interpreted()
 
