@@ -12,12 +12,18 @@ import pexpect
 import pytest
 
 from edgecloud.app.history import History
-from tests.app.shell import COMMAND, edgecloud, environment
+from tests.app import shell
+from tests.app.shell import COMMAND, edgecloud
 from tests.support.process import Process
 
 pytestmark = [pytest.mark.slow, pytest.mark.model]
 
 PATIENCE_S = 120
+
+
+def environment(home: Path) -> dict[str, str]:
+    """One user's, whose model says the same each time: drawn answers may go on for minutes."""
+    return shell.environment(home, EDGECLOUD_LOCAL__TEMPERATURE="0")
 
 
 @contextmanager
@@ -131,7 +137,14 @@ def test_two_chats_eight_questions_and_a_server_share_one_history(tmp_path: Path
 
 
 def test_plain_mode_is_a_conversation(tmp_path: Path) -> None:
-    done = edgecloud(tmp_path, "--offline", "chat", "--plain", stdin=b"Say hi.\n/receipt\n/quit\n")
+    done = edgecloud(
+        tmp_path,
+        "--offline",
+        "chat",
+        "--plain",
+        stdin=b"Say hi.\n/receipt\n/quit\n",
+        EDGECLOUD_LOCAL__TEMPERATURE="0",
+    )
 
     assert done.returncode == 0
     assert b"-- tokens: " in done.stdout
