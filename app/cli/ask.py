@@ -80,7 +80,7 @@ class Seed(click.types.IntParamType):
 @click.option("--top-k", type=click.IntRange(0), help="0: off.")
 @click.option("--min-p", type=Number(0, 1))
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="The longest answer.")
-@click.option("--seed", type=Seed(), metavar="N", help="Draw alike: the same answer again.")
+@click.option("--seed", type=Seed(), metavar="N", help="Draw alike: the same answer, on an idle machine.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text (repeatable).")
 @click.option(
     "-n", "num_choices", type=click.IntRange(1, 128), default=1, metavar="N", help="How many answers."

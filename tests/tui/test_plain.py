@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgecloud.app.tui.plain import PlainChat
 from edgecloud.app.tui.state.preferences import Preferences
+from edgecloud.engine import Engine
 from edgecloud.settings import Settings
 from edgecloud.types import Loading
 from tests.support.fake_engine import FakeEngine
@@ -28,17 +29,22 @@ def reading(*lines: str) -> Callable[[str], str]:
     return read
 
 
-async def test_a_load_is_told_once_and_not_read_aloud_again_and_again(tmp_path: Path) -> None:
-    engine, said = FakeEngine(name="qwen"), list[str]()
-    engine.loaded, engine.loading = asyncio.Event(), Loading("qwen", 1_200_000_000, 2_790_000_000)
-    chat = PlainChat(
-        make_gateway(tmp_path, engine),
-        make_store(tmp_path),
+def asked(folder: Path, engine: Engine, said: list[str]) -> PlainChat:
+    """A chat that is asked "hi" and says its lines into `said`."""
+    return PlainChat(
+        make_gateway(folder, engine),
+        make_store(folder),
         Settings(),
         Preferences(),
         read=reading("hi"),
         say=said.append,
     )
+
+
+async def test_a_load_is_told_once_and_not_read_aloud_again_and_again(tmp_path: Path) -> None:
+    engine, said = FakeEngine(name="qwen"), list[str]()
+    engine.loaded, engine.loading = asyncio.Event(), Loading("qwen", 1_200_000_000, 2_790_000_000)
+    chat = asked(tmp_path, engine, said)
     running = asyncio.create_task(chat.run())
     await until(lambda: "-- loading qwen · 43 % · 1.20 of 2.79 GB\n" in said)
     engine.loading = Loading("qwen", 2_000_000_000, 2_790_000_000)
@@ -54,14 +60,7 @@ async def test_a_load_is_told_once_and_not_read_aloud_again_and_again(tmp_path: 
 
 async def test_a_seam_is_read_where_it_is(tmp_path: Path) -> None:
     said, engine = list[str](), Handed("Seven m", "in", "utes.")
-    chat = PlainChat(
-        make_gateway(tmp_path, engine),
-        make_store(tmp_path),
-        Settings(),
-        Preferences(),
-        read=reading("hi"),
-        say=said.append,
-    )
+    chat = asked(tmp_path, engine, said)
     running = asyncio.create_task(chat.run())
     await until(lambda: "in" in said)
     engine.go_on.set()
