@@ -52,6 +52,16 @@ class Silent(Unusable):
         )
 
 
+class Stuck(Unusable):
+    """The running server talks, and a model of its can't go on."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(
+            f"The running server is stuck ({detail.rstrip('.')}), so this runs without it: "
+            "restart it with `edgecloud serve`."
+        )
+
+
 class OtherSettings(Unusable):
     """The running server would not keep what the settings of this process promise."""
 
@@ -172,7 +182,7 @@ class GatewayClient:
 async def connect(settings: Settings) -> GatewayClient | None:
     """A client of the running server; None when there is none, or one of another version.
 
-    Raises `OtherSettings`, `Silent`.
+    Raises `OtherSettings`, `Silent`, `Stuck`.
     """
     path = socket_path()
     if not path.exists():
@@ -186,6 +196,9 @@ async def connect(settings: Settings) -> GatewayClient | None:
         return None
     if report["differs"]:
         raise OtherSettings(report["differs"])
+    health = native.load(report["health"])
+    if not health.ok:
+        raise Stuck(health.detail)
     return client
 
 

@@ -60,19 +60,26 @@ def serve(context: click.Context, /, log_json: bool, **flags: Any) -> None:
 @serve.command()
 @click.pass_context
 def status(context: click.Context) -> None:
-    """Say whether a server is running, where, how it is, and if your settings are no longer its own."""
+    """Say whether a server is running, where, how it is, and if your settings are no longer its own.
+
+    Exit code 1 if there is none, or it can't answer.
+    """
     from edgecloud.wire import native
 
     state = context.find_object(State) or State()
     report = asyncio.run(_ping(state.settings()))
-    health = native.load(report["health"])
-    condition = health.detail if isinstance(health, Health) else "?"
-    click.echo(f"edgecloud {report['version']} serves {report['url']} (pid {report['pid']}): {condition}")
+    health: Health = native.load(report["health"])
+    click.echo(f"edgecloud {report['version']} serves {report['url']} (pid {report['pid']}): {health.detail}")
+    click.echo(f"{health.running} running, {health.waiting} waiting.")
+    for use in health.kv:
+        click.echo(f"{use.model} is loaded; {use.used:,} of {use.cells:,} tokens of its context are in use.")
     if report["differs"]:
         click.echo(
             f"Its settings are not those that hold here now ({', '.join(report['differs'])}): "
             "`ask` and the chat run without it until it is restarted."
         )
+    if not health.ok:
+        context.exit(1)
 
 
 @serve.command()

@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from edgecloud.app import client as client_module
-from edgecloud.app.client import GatewayClient, OtherSettings, Silent, connect, socket_path
+from edgecloud.app.cli.serve import serve
+from edgecloud.app.client import GatewayClient, OtherSettings, Silent, Stuck, connect, socket_path
 from edgecloud.app.open import open_gateway
 from edgecloud.app.socket_server import SocketServer
 from edgecloud.errors import ContextLengthExceeded, EdgeCloudError, ModelNotFound, Unavailable
@@ -253,3 +255,18 @@ async def test_a_server_that_takes_calls_and_answers_none_is_not_used_in_silence
         for writer in held:
             writer.close()
         server.close()
+
+
+async def test_a_server_whose_model_is_stuck_is_told_and_gone_without(
+    engine: FakeEngine, server: SocketServer
+) -> None:
+    told = await asyncio.to_thread(CliRunner().invoke, serve, ["status"])
+    assert told.exit_code == 0
+    assert "ok\n0 running, 0 waiting." in told.output
+
+    engine.ok = False
+    told = await asyncio.to_thread(CliRunner().invoke, serve, ["status"])
+    assert told.exit_code == 1
+    assert "The fake engine is stuck" in told.output
+    with pytest.raises(Stuck, match=r"is stuck \(The fake engine is stuck\), so this runs without it"):
+        await connect(Settings())
