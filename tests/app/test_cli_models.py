@@ -71,6 +71,10 @@ def test_a_model_is_pulled_made_default_and_removed(tmp_path: Path) -> None:
     assert out(tmp_path, "default") == "tiny-q8_0\n"
     assert out(tmp_path, "list").split()[:2] == ["tiny-q8_0", "chat"]
 
+    # The same file by another of its names.
+    spec = "hf:some/Tiny-GGUF"
+    assert out(tmp_path, "list", EDGECLOUD_MODEL=spec).splitlines()[0].split()[-1] == "default"
+
     assert out(tmp_path, "rm", "tiny-q8_0") == ""
     assert "tiny" not in out(tmp_path, "list")
 

