@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from edgecloud.errors import StorageError
@@ -28,6 +30,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Work = Callable[["Ledger"], Any]
 
+LINGER_S = 0.02
+"""How long a line that says of no money may wait for others, to be written with them in one transaction."""
 HEARTBEAT_S = 5.0
 CLOSE_WAIT_S = 30.0
 """How long the end of the program waits for another's lock with money to count."""
@@ -55,13 +59,20 @@ class Books:
             "books", self._opened, tend=self._tend, pause=self._pause
         )
         self._unwritten: list[Line] = []
+        self._lock = threading.Lock()
+        """Of the lines: they are added here and taken away in the thread."""
         self._reserved: set[str] = set()
         self._num_settled = 0
 
     async def do(self, work: Callable[[Ledger], T]) -> T:
         """The result of `work` on the ledger. Raises what it raises."""
-        result: T = await asyncio.wrap_future(self._thread.submit(work))
-        return result
+
+        def caught_up(ledger: Ledger) -> T:
+            with suppress(StorageError):
+                self._write_kept(ledger)
+            return work(ledger)
+
+        return await asyncio.wrap_future(self._thread.submit(caught_up))
 
     async def reserve(self, request_id: str, limits: Sequence[Limit], nano: int) -> None:
         """Set money aside before anything is sent. Raises `BudgetExceeded`, and `StorageError` where nobody
@@ -80,8 +91,8 @@ class Books:
 
     def settle(self, closing: Closing) -> None:
         """Write how a request ended and what it cost, now or as soon as the disk allows."""
+        is_paid = closing.receipt.id in self._reserved or any(tried.nano for tried in closing.tried)
         self._reserved.discard(closing.receipt.id)
-        is_paid = any(tried.nano for tried in closing.tried)
         self._keep(lambda ledger: self._settle(ledger, closing), is_paid=is_paid)
 
     def bind(self, session: str, reasons: Any) -> None:
@@ -109,10 +120,15 @@ class Books:
     # ------------------------------------------------------------------------------------------------- inside
 
     def _keep(self, work: Work, *, is_paid: bool = False) -> None:
-        self._unwritten.append(Line(work, is_paid))
-        if (lost := len(self._unwritten) - MOST_KEPT) > 0:
-            del self._unwritten[:lost]
+        with self._lock:
+            self._unwritten.append(Line(work, is_paid))
+            lost = len(self._unwritten) - MOST_KEPT
+            del self._unwritten[: max(0, lost)]
+        if lost > 0:
             log.error("the ledger lost %d lines: the disk has refused them for too long", lost)
+        if not is_paid:
+            self._thread.tend_within(LINGER_S)
+            return
         # Who does not wait for it finds in the log what went wrong.
         written = self._thread.submit(self._write_kept)
         written.add_done_callback(lambda future: future.cancelled() or future.exception())
@@ -138,15 +154,20 @@ class Books:
         self._write_kept(ledger)
 
     def _write_kept(self, ledger: Ledger) -> None:
-        while self._unwritten:
-            line = self._unwritten.pop(0)
-            try:
-                line.write(ledger)
-            except StorageError:
-                self._unwritten.insert(0, line)
-                raise
-            except Exception:
-                log.exception("a line of the ledger could not be written")
+        """Write the lines that wait, in one transaction; what cannot be written stays for later."""
+        lines = list(self._unwritten)
+        if not lines:
+            return
+        with ledger.together():
+            for line in lines:
+                try:
+                    line.write(ledger)
+                except StorageError:
+                    raise
+                except Exception:
+                    log.exception("a line of the ledger could not be written")
+        with self._lock:
+            self._unwritten = [line for line in self._unwritten if line not in lines]
 
     def _settle(self, ledger: Ledger, closing: Closing) -> None:
         close_request(ledger, closing)

@@ -1,7 +1,8 @@
 """A thread that owns a database, so that a slow or locked disk stalls nobody; what is refused is tried again.
 
     submit -> queue -> done in order, each waiting as long as the database does for another program's lock
-    tend   -> what is still to do, every `pause()` seconds, and at the end until the disk takes it
+    tend   -> what is still to do, every `pause()` seconds, sooner where somebody asks for it, and at the end
+              until the disk takes it
 
 A lock that outlasted one wait is not waited for again: until something succeeds all are refused at once, or
 each of a hundred requests would stand there for ten seconds.
@@ -11,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import queue
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from edgecloud.errors import EdgeCloudError, StorageError
 from edgecloud.storage import DatabaseLocked
@@ -33,6 +35,9 @@ IMPATIENT_S = 0.05
 REST_S = 2.0
 """How long a file that could not be opened in more time than `SLOW_S` is left alone."""
 SLOW_S = 1.0
+
+
+Sign = Literal["wake", "end"]
 
 
 class Database(Protocol):
@@ -61,7 +66,8 @@ class DiskThread(Generic[D]):
         self._open_database = open_database
         self._tend = tend
         self._pause = pause
-        self._queue: queue.SimpleQueue[tuple[Callable[[D], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Callable[[D], Any], Future[Any]] | Sign] = queue.SimpleQueue()
+        self._tend_at = math.inf
         self._thread: threading.Thread | None = None
         self._database: D | None = None
         self._refusal: StorageError | None = None
@@ -75,12 +81,19 @@ class DiskThread(Generic[D]):
 
     def submit(self, work: Callable[[D], Any]) -> Future[Any]:
         """Do it after all that was submitted before. The future raises what it raises."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"edgecloud-{self._name}", daemon=True)
-            self._thread.start()
+        self._start()
         future: Future[Any] = Future()
         self._queue.put((work, future))
         return future
+
+    def tend_within(self, seconds: float) -> None:
+        """Tend so soon, and no sooner: once for all that ask until then. What the disk refuses is still tried
+        again in its own time.
+        """
+        if self._tend_at == math.inf:
+            self._tend_at = time.monotonic() + seconds
+            self._start()
+            self._queue.put("wake")
 
     async def aclose(self, within_s: float) -> StorageError | None:
         """Do what is queued, and tend; while another program's lock is in the way, for `within_s` seconds.
@@ -90,11 +103,16 @@ class DiskThread(Generic[D]):
         if self._thread is None:
             return None
         self._give_up_at = time.monotonic() + within_s
-        self._queue.put(None)
+        self._queue.put("end")
         await asyncio.wait([asyncio.wrap_future(self._over)], timeout=within_s + 2 * SLOW_S)
         if self._over.done():
             return self._over.result()
         return self._refusal or DatabaseLocked("The disk does not answer.")
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"edgecloud-{self._name}", daemon=True)
+            self._thread.start()
 
     # ------------------------------------------------------------------------------------------ in the thread
 
@@ -104,15 +122,22 @@ class DiskThread(Generic[D]):
             pause_s = self._pause()
             if pause_s is not None and refusal is not None:
                 pause_s = max(pause_s, RETRY_S)
-            left_s = None if pause_s is None else max(0.0, tended_at + pause_s - time.monotonic())
-            try:
-                item = self._queue.get(timeout=left_s)
-            except queue.Empty:
+            tend_at = math.inf if pause_s is None else tended_at + pause_s
+            if refusal is None:
+                tend_at = min(tend_at, self._tend_at)
+            left_s = max(0.0, tend_at - time.monotonic())
+            if not left_s:
+                # Also where there is always something queued. Whoever asks from here on is not forgotten.
+                self._tend_at = math.inf
                 refusal, tended_at = self._tended(), time.monotonic()
+            try:
+                item = self._queue.get(timeout=None if left_s == math.inf else left_s)
+            except queue.Empty:
                 continue
-            if item is None:
+            if item == "end":
                 break
-            self._do(*item)
+            if item != "wake":
+                self._do(*item)
         self._over.set_result(self._end())
 
     def _end(self) -> StorageError | None:

@@ -1,6 +1,7 @@
 """The gateway's pen: history, written in a thread of its own.
 
 The prompt is journalled before the work and the text while it streams, a slice every quarter of a second.
+Ends that nobody waits for are written a moment later, all of that moment in one transaction.
 When history cannot be written the answer goes on without it, and the user is told once; what a locked or full
 disk refused in the middle of an answer is kept in memory and written as soon as it can be. What it still
 refuses when the program ends is lost, and that is told too.
@@ -12,8 +13,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from edgecloud.errors import EdgeCloudError, StorageError
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FLUSH_S = 0.25
+LINGER_S = 0.02
+"""How long an end that nobody waits for may wait for others."""
 HEARTBEAT_S = 5.0
 TIDY_S = 3600.0
 CLOSE_WAIT_S = 30.0
@@ -140,7 +144,11 @@ class Journal:
         time).
         """
 
+        goes_on = request.chat_id is not None or any(each.role == "assistant" for each in request.messages)
+
         def write(history: History) -> OpenTurn:
+            if goes_on:
+                self._catch_up(history)  # with the answer that it goes on from
             open_turn = OpenTurn(history.begin(request), len(prompt_of(request)[1]))
             # Here and not in the caller: the thread must know of it before it goes back to sleep.
             self._open.add(open_turn)
@@ -166,15 +174,17 @@ class Journal:
         *,
         wait_s: float = 1.0,
     ) -> str | None:
-        """Write the rest of the answer and how it ended; waits at most `wait_s` seconds for the disk.
+        """Write the rest of the answer and how it ended; waits at most `wait_s` seconds for the disk. Without
+        any it is written soon, and the log says what went wrong.
 
         Returns the sentence to tell the user (only the first time) if the disk refused.
         """
 
         open_turn.ending = Ending(receipt, status, error)
-        writing = self._thread.submit(lambda history: self._write(history, open_turn))
         if not wait_s:
-            return None  # the log says what went wrong
+            self._thread.tend_within(LINGER_S)
+            return None
+        writing = self._thread.submit(lambda history: self._write(history, [open_turn]))
         written = asyncio.wrap_future(writing)
         # Who does not wait for it finds in the log what went wrong.
         written.add_done_callback(lambda future: future.cancelled() or future.exception())
@@ -184,8 +194,12 @@ class Journal:
 
     async def read(self, work: Callable[[History], T]) -> T:
         """What `work` finds in history, after all that was written before. Raises what it raises."""
-        found: T = await asyncio.wrap_future(self._thread.submit(work))
-        return found
+
+        def caught_up(history: History) -> T:
+            self._catch_up(history)
+            return work(history)
+
+        return await asyncio.wrap_future(self._thread.submit(caught_up))
 
     @property
     def is_behind(self) -> bool:
@@ -218,7 +232,7 @@ class Journal:
             return
         open_turn = begun.result()
         open_turn.ending = Ending(None, "interrupted", None)
-        self._thread.submit(lambda history: self._write(history, open_turn))
+        self._thread.submit(lambda history: self._write(history, [open_turn]))
 
     def _pause(self) -> float | None:
         if self._open:
@@ -227,13 +241,7 @@ class Journal:
 
     def _tend(self, history: History) -> None:
         """Write what has gathered; raises at the first refusal, since each more would wait as long."""
-        for open_turn in list(self._open):
-            try:
-                self._write(history, open_turn)
-            except StorageError:
-                raise
-            except Exception:
-                log.exception("an answer could not be written")
+        self._write(history, list(self._open))
         if time.monotonic() >= self._beat_at:
             self._beat_at = time.monotonic() + HEARTBEAT_S
             for open_turn in self._open:
@@ -242,32 +250,50 @@ class Journal:
             self._tidy_at = time.monotonic() + TIDY_S
             self._tidy(history)
 
-    def _write(self, history: History, open_turn: OpenTurn) -> None:
-        """Write what has gathered, and the end if there is one; what cannot be written stays for later."""
-        if open_turn not in self._open:
+    def _catch_up(self, history: History) -> None:
+        """Write the ends that wait; what the disk refuses of them is tried again when it is time."""
+        with suppress(StorageError):
+            self._write(history, [open_turn for open_turn in self._open if open_turn.ending is not None])
+
+    def _write(self, history: History, open_turns: Sequence[OpenTurn]) -> None:
+        """Write what has gathered of these, and the ends that there are, in one transaction; what cannot be
+        written stays for later.
+        """
+        # The end is looked for first: whatever was said before it has been added by then.
+        taken = [(each, each.ending, each.take()) for each in open_turns if each in self._open]
+        if not any(ending or slices for _, ending, slices in taken):
             return
-        slices = open_turn.take()
         try:
-            while slices:
-                index = min(slices)
-                history.append(open_turn.turn, index, *slices[index])
-                del slices[index]
-            if open_turn.ending is None:
+            with history.together():
+                for open_turn, ending, slices in taken:
+                    self._write_one(history, open_turn, ending, slices)
+        except BaseException:
+            for open_turn, _, slices in taken:
+                open_turn.put_back(slices)
+            raise
+        self._open.difference_update(open_turn for open_turn, ending, _ in taken if ending is not None)
+
+    def _write_one(
+        self, history: History, open_turn: OpenTurn, ending: Ending | None, slices: dict[int, tuple[str, str]]
+    ) -> None:
+        try:
+            if ending is None:
+                for index, slice_ in slices.items():
+                    history.append(open_turn.turn, index, *slice_)
                 return
-            receipt, status, error = open_turn.ending
             history.finish(
                 open_turn.turn,
-                receipt,
+                ending.receipt,
                 open_turn.reasons,
                 open_turn.tool_calls(),
-                status,
-                error,
+                ending.status,
+                ending.error,
                 open_turn.seams,
+                slices,
             )
         except StorageError:
-            open_turn.put_back(slices)
             raise
         except Exception:
+            # A bug that would be met again: the others of this transaction must not go with it.
+            log.exception("an answer could not be written")
             self._open.discard(open_turn)
-            raise
-        self._open.discard(open_turn)

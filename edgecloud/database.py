@@ -8,7 +8,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgecloud.storage import BUSY_S, Migration, open_database, storage_errors, transaction, wait_at_most
+from edgecloud.storage import (
+    BUSY_S,
+    DatabaseLocked,
+    Migration,
+    open_database,
+    savepoint,
+    storage_errors,
+    transaction,
+    wait_at_most,
+)
+
+_writers: dict[Path, threading.RLock] = {}
+"""Who writes to a file, of this process. SQLite has two connections wait for each other by sleeping, a
+millisecond or more for what is over in a tenth of one.
+"""
 
 
 class Database:
@@ -19,8 +33,9 @@ class Database:
 
     def __init__(self, path: Path, migrations: Sequence[Migration], *, busy_s: float = BUSY_S) -> None:
         self._path = path
-        self._busy_s = busy_s
+        self._busy_s = self._patience_s = busy_s
         self._lock = threading.RLock()
+        self._writer = _writers.setdefault(path.absolute(), threading.RLock())
         self._connection = open_database(path, migrations, busy_s=busy_s)
         self._file = _identity(path)
 
@@ -32,8 +47,9 @@ class Database:
 
     def wait_at_most(self, seconds: float | None) -> None:
         """How long to wait for another process's transaction from now on; None: as when it was opened."""
+        self._patience_s = self._busy_s if seconds is None else seconds
         with self._reading() as connection:
-            wait_at_most(connection, self._busy_s if seconds is None else seconds)
+            wait_at_most(connection, self._patience_s)
 
     def interrupt(self) -> None:
         """Break off what another thread does here just now, which raises there."""
@@ -49,9 +65,26 @@ class Database:
             yield self._connection
 
     @contextmanager
+    def together(self) -> Iterator[None]:
+        """Make what is written inside one transaction; a part that raises is undone by itself."""
+        with self._writing():
+            yield
+
+    @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._reading() as connection, transaction(connection):
-            yield connection
+        with self._reading() as connection, self._turn():
+            begin = savepoint if connection.in_transaction else transaction
+            with begin(connection):
+                yield connection
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if not self._writer.acquire(timeout=self._patience_s):
+            raise DatabaseLocked(f"{self._path.name} is being written to; try again when that is done.")
+        try:
+            yield
+        finally:
+            self._writer.release()
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -105,6 +105,20 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         raise
 
 
+@contextlib.contextmanager
+def savepoint(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """A part of a transaction that is undone by itself on any exception."""
+    connection.execute("SAVEPOINT part")
+    try:
+        yield connection
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK TO part")
+            connection.execute("RELEASE part")
+        raise
+    connection.execute("RELEASE part")
+
+
 def wait_at_most(connection: sqlite3.Connection, seconds: float) -> None:
     """How long a statement waits for another process's transaction from now on."""
     connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")

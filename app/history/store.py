@@ -64,13 +64,23 @@ class History(Database):
         status: Status,
         error: str | None = None,
         seams: Sequence[Seam] = (),
+        rest: Mapping[int, tuple[str, str]] | None = None,
     ) -> None:
-        """End the running answers: fold the slices of each into one content, and keep the receipt and the
-        first choice's seams.
+        """End the running answers: fold the slices of each and its `rest` (text and reasoning by choice) into
+        one content, and keep the receipt and the first choice's seams.
         """
         with self._writing() as connection:
             writing.finish(
-                connection, turn, receipt, reasons, tool_calls, status, error, self._clock(), seams
+                connection,
+                turn,
+                receipt,
+                reasons,
+                tool_calls,
+                status,
+                error,
+                self._clock(),
+                seams,
+                rest or {},
             )
 
     def recover(self) -> int:

@@ -10,11 +10,12 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from edgecloud.storage import Owner
 from edgecloud.types import ChatRequest, Message, Receipt, ToolCall, new_id
 
-from ..chats import ROOT_PATH, Seam, Status, extend_path, paths_of, prompt_of, title_of
+from ..chats import ROOT_PATH, Seam, Status, extend_path, paths_of, prompt_of, storable, title_of
 from .organizing import pin
 from .tables import drop_content, marks, pack_seams, read_slices, store_content, store_slice
 
@@ -94,25 +95,26 @@ def finish(
     error: str | None,
     now: float,
     seams: Sequence[Seam] = (),
+    rest: Mapping[int, tuple[str, str]] = MappingProxyType({}),
 ) -> None:
-    """End the running answers: fold the slices of each into one content, and keep the receipt. `seams` are
-    the first choice's, as what is continued has no other.
+    """End the running answers: fold the slices of each and the `rest` of it (text and reasoning) into one
+    content, and keep the receipt. `seams` are the first choice's, as what is continued has no other.
     """
     if not connection.execute("SELECT 1 FROM chats WHERE id = ?", (turn.chat_id,)).fetchone():
         return  # removed by the user while it was being answered
     for index, message_id in enumerate(turn.message_ids):
-        _end(connection, message_id, status, error, now, tuple(tool_calls.get(index, ())))
+        calls = tuple(tool_calls.get(index, ()))
+        _end(connection, message_id, status, error, now, calls, rest.get(index, ("", "")))
         connection.execute(
-            "UPDATE messages SET finish_reason = ? WHERE id = ?", (reasons.get(index), message_id)
-        )
-        if receipt is not None:
-            connection.execute(
-                "UPDATE messages SET receipt_id = ?, model = ? WHERE id = ?",
-                (receipt.id, receipt.model, message_id),
-            )
-    if seams:
-        connection.execute(
-            "UPDATE messages SET seams = ? WHERE id = ?", (pack_seams(seams), turn.message_ids[0])
+            """UPDATE messages SET finish_reason = ?, seams = ifnull(?, seams),
+               receipt_id = ifnull(?, receipt_id), model = ifnull(?, model) WHERE id = ?""",
+            (
+                reasons.get(index),
+                pack_seams(seams) if index == 0 else None,
+                receipt.id if receipt is not None else None,
+                receipt.model if receipt is not None else None,
+                message_id,
+            ),
         )
     if receipt is not None:
         connection.execute(
@@ -144,6 +146,7 @@ def _end(
     error: str | None,
     now: float,
     tool_calls: tuple[ToolCall, ...] = (),
+    rest: tuple[str, str] = ("", ""),
 ) -> None:
     parent_path, earlier_id, earlier_text, earlier_reasoning = connection.execute(
         """SELECT parents.path, contents.id, contents.text, messages.reasoning FROM messages
@@ -153,8 +156,8 @@ def _end(
     ).fetchone()
     # An answer that `recover` took too early already has a content; what came after is added to it.
     text, reasoning = read_slices(connection, message_id)
-    text = (earlier_text or "") + text
-    reasoning = (earlier_reasoning or "") + reasoning
+    text = (earlier_text or "") + text + rest[0]
+    reasoning = (earlier_reasoning or "") + reasoning + storable(rest[1])
     content_id, digest = store_content(connection, Message("assistant", text, tool_calls=tool_calls))
     path = extend_path(parent_path or ROOT_PATH, digest)
     connection.execute(

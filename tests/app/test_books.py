@@ -63,6 +63,30 @@ async def test_lines_are_written_by_the_time_it_is_closed(disk: Disk) -> None:
     assert ids(disk) == [f"req-{number}" for number in range(5)]
 
 
+async def test_lines_without_money_wait_for_each_other_and_those_with_it_for_nobody(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LINGER_S", 60.0)
+    books = Books(disk.open)
+    for number in range(3):
+        books.settle(closing(f"req-{number}", nano=0))
+    await asyncio.sleep(0.05)
+    assert ids(disk) == []
+    books.settle(closing("req-3"))
+    assert await books.do(lambda ledger: len(ledger.recent(99))) == 4
+    await books.aclose()
+
+
+async def test_whoever_asks_finds_the_lines_that_still_wait(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LINGER_S", 60.0)
+    books = Books(disk.open)
+    books.settle(closing("req-1", nano=0))
+    assert await books.do(lambda ledger: len(ledger.recent(99))) == 1
+    await books.aclose()
+
+
 async def test_what_the_disk_refused_is_written_in_order_when_it_can_be(disk: Disk) -> None:
     books = Books(disk.open)
     disk.refuses = True
@@ -160,7 +184,7 @@ async def test_money_that_cannot_be_counted_is_told_at_the_end(disk: Disk, nano:
     disk.refuses = True
     books.settle(closing("req-0", nano))
     assert (await books.aclose()).startswith(told)
-    assert disk.num_opened == 2, "as it was settled, and once more: nobody works on that disk"
+    assert disk.num_opened == 1 + bool(nano), "money at once, and all once more: nobody works on that disk"
 
 
 @pytest.mark.parametrize(

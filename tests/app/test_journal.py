@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +43,24 @@ def locked(database: Path) -> Iterator[sqlite3.Connection]:
     other = sqlite3.connect(database, isolation_level=None)
     yield other
     other.close()
+
+
+def counting_transactions(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One item for each transaction that answers are written in from now on."""
+    begun: list[None] = []
+    real = History.together
+
+    def together(self: History) -> AbstractContextManager[None]:
+        begun.append(None)
+        return real(self)
+
+    monkeypatch.setattr(History, "together", together)
+    return begun
+
+
+def texts_of(history: History) -> list[str]:
+    """What every chat's answer says."""
+    return [history.show(chat.id).messages[-1].message.content for chat in history.list()]
 
 
 def the_answer(database: Path) -> tuple[str, str]:
@@ -152,14 +171,7 @@ async def test_one_refusal_of_the_disk_is_met_once_a_pass(
     database: Path, locked: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each would wait for the whole busy timeout, and a new prompt behind all of them."""
-    appended: list[str] = []
-    real = History.append
-
-    def counting(self: History, turn: object, index: int, text: str, reasoning: str = "") -> None:
-        appended.append(text)
-        real(self, turn, index, text, reasoning)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(History, "append", counting)
+    written = counting_transactions(monkeypatch)
     monkeypatch.setattr(disk_thread, "RETRY_S", 60.0)
     journal = Journal(lambda: open_impatiently(database))
     turns = [(await journal.begin(asked(f"prompt {number}")))[0] for number in range(5)]
@@ -169,10 +181,66 @@ async def test_one_refusal_of_the_disk_is_met_once_a_pass(
         turn.add(TextDelta("x"))
     await asyncio.sleep(0.8)
 
-    assert appended == ["x"]
+    assert len(written) == 1
     locked.execute("ROLLBACK")
     await journal.aclose()
-    assert appended == ["x"] * 6
+    assert len(written) == 2
+    history = History(database)
+    assert texts_of(history) == ["x"] * 5
+    history.close()
+
+
+async def test_ends_that_nobody_waits_for_are_written_together(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = counting_transactions(monkeypatch)
+    monkeypatch.setattr("edgecloud.app.journal.LINGER_S", 60.0)
+    journal = Journal(lambda: History(database))
+    for number in range(5):
+        turn, _ = await journal.begin(asked(f"prompt {number}"))
+        assert turn is not None
+        turn.add(TextDelta("x"))
+        await journal.finish(turn, None, "complete", wait_s=0.0)
+    assert not written
+
+    # Whoever reads finds all that happened before.
+    assert await journal.read(texts_of) == ["x"] * 5
+    assert len(written) == 1
+    await journal.aclose()
+
+
+async def test_a_turn_that_goes_on_from_an_answer_finds_it_written(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgecloud.app.journal.LINGER_S", 60.0)
+    journal = Journal(lambda: History(database))
+    first, _ = await journal.begin(asked("hello"))
+    assert first is not None
+    first.add(TextDelta("hi"))
+    await journal.finish(first, None, "complete", wait_s=0.0)
+
+    said = (Message("user", "hello"), Message("assistant", "hi"), Message("user", "and?"))
+    second, _ = await journal.begin(ChatRequest(messages=said))
+    assert second is not None and second.turn.chat_id == first.turn.chat_id
+    await journal.aclose()
+
+
+async def test_a_bug_in_one_end_takes_no_other_end_with_it(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgecloud.app.journal.LINGER_S", 60.0)
+    journal = Journal(lambda: History(database))
+    for number in range(3):
+        turn, _ = await journal.begin(asked(f"prompt {number}"))
+        assert turn is not None
+        turn.add(TextDelta("x"))
+        if number == 1:
+            turn.reasons = None  # type: ignore[assignment]
+        await journal.finish(turn, None, "complete", wait_s=0.0)
+
+    statuses = await journal.read(lambda history: [chat.status for chat in history.list()])
+    assert sorted(statuses) == ["complete", "complete", "running"]
+    await journal.aclose()
 
 
 async def test_a_deleted_database_is_made_anew_for_the_next_prompt(database: Path) -> None:
