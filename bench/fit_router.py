@@ -23,12 +23,12 @@ import numpy as np
 
 from edgecloud.local_engine.embedder import open_embedder
 from edgecloud.models import resolve
-from edgecloud.router.learned import SHIPPED, load_shipped
+from edgecloud.router.learned import SHIPPED
 from edgecloud.router.learning.archive import to_arrays
 from edgecloud.router.learning.bags import Bags, bags_of
 from edgecloud.router.learning.features import features
 from edgecloud.router.learning.heads import fit_heads
-from edgecloud.router.learning.rows import Rows, joined, unit
+from edgecloud.router.learning.rows import Rows, joined, unit, unpack
 from edgecloud.router.structure import gist, measure
 from edgecloud.router.wording import wording
 from edgecloud.settings import Settings
@@ -74,10 +74,17 @@ def rows_of(lines: list[dict[str, Any]], vectors: np.ndarray[Any, Any]) -> Rows:
 
 
 def shipped_rows() -> Rows:
-    """The rows of the shipped file, with their words."""
-    rows = load_shipped().heads.rows
+    """The rows of the shipped file, whatever heads it was made with, and their words."""
+    with np.load(SHIPPED, allow_pickle=False) as archive:
+        rows = unpack(archive)
     with np.load(WORDS, allow_pickle=False) as kept:
         return dataclasses.replace(rows, bags=Bags(kept["buckets"], kept["starts"]))
+
+
+def shipped_fingerprint() -> str:
+    """That of the embedder whose vectors the shipped rows are."""
+    with np.load(SHIPPED, allow_pickle=False) as archive:
+        return str(archive["fingerprint"])
 
 
 def main() -> None:
@@ -92,7 +99,7 @@ def main() -> None:
         parser.error("name the sets, or say --refit")
     began = time.monotonic()
     if options.refit:
-        rows, fingerprint = shipped_rows(), load_shipped().fingerprint
+        rows, fingerprint = shipped_rows(), shipped_fingerprint()
     else:
         parts = [read(path) for path in options.sets]
         lines = [line for part in parts for line in part]

@@ -168,8 +168,10 @@ def load_shipped(path: Path = SHIPPED) -> LearnedQuality:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays: dict[str, Any] = dict(archive)
-        made = hashlib.sha256(np.ascontiguousarray(arrays["kernel0"]).tobytes()).hexdigest()[:8]
-        return LearnedQuality(from_arrays(arrays), str(arrays["fingerprint"]), made)
+        made = hashlib.sha256()
+        for name in ("kernel0", "curves"):  # either changes what is estimated
+            made.update(np.ascontiguousarray(arrays[name]).tobytes())
+        return LearnedQuality(from_arrays(arrays), str(arrays["fingerprint"]), made.hexdigest()[:8])
     except Exception as error:  # a zip, its arrays and their shapes can be wrong in every way
         raise ModelLoadError(
             f"The known outcomes that quality is estimated from can't be read ({type(error).__name__}): "

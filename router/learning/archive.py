@@ -13,6 +13,7 @@ from .heads import Head, Heads, asked
 from .kernel import Kernel
 from .nearest import Nearest
 from .parts import Parts
+from .rising import POINTS
 from .rows import Array, pack, unpack
 
 
@@ -21,6 +22,7 @@ def to_arrays(heads: Heads) -> dict[str, Array]:
         **pack(heads.rows),
         "calibration": np.array([head.calibration for head in heads.heads]),
         "heads": np.array([head[:4] for head in heads.heads]),
+        "curves": heads.curves,
         "usual_oddity": np.array(heads.usual_oddity),
         "center": heads.center.astype(np.float32),
         "spread": heads.spread.astype(np.float32),
@@ -49,9 +51,11 @@ def from_arrays(arrays: Any) -> Heads:
         Head(float(mean), float(skill), float(stretch), float(usual), Calibration(*map(float, numbers)))
         for (mean, skill, stretch, usual), numbers in zip(arrays["heads"], arrays["calibration"], strict=True)
     ]
-    found = Heads(rows, heads, [], arrays["center"], arrays["spread"], float(arrays["usual_oddity"]))
     if len(heads) != len(rows.models):
         raise ValueError(f"{len(heads)} heads are not for {len(rows.models)} models")
+    curves = arrays["curves"].astype(np.float64)
+    _expect("curves", curves, (len(heads), POINTS))
+    found = Heads(rows, heads, [], arrays["center"], arrays["spread"], float(arrays["usual_oddity"]), curves)
     for number, (known, columns) in enumerate(asked(rows)):
         keys, inputs = found.placed(rows.vectors[known], rows.features[known])
         chosen = arrays[f"landmarks{number}"]

@@ -1,13 +1,15 @@
 """One calibrated head a model: what rows tell where there are rows, length where not.
 
-    P = trust * calibrated(mean + stretch * (parts - mean)) + (1 - trust) * by_length
-    trust = sigmoid((nearness - usual) / SHARPNESS) * sigmoid((usual_oddity - oddity) / ODDITY_SHARPNESS)
-            * rows / (rows + LENGTH_ROWS)
+    mixed = trust * calibrated(mean + stretch * (parts - mean)) + (1 - trust) * by_length
+    trust = near * rows / (rows + LENGTH_ROWS)
+    near = sigmoid((nearness - usual) / SHARPNESS) * sigmoid((usual_oddity - oddity) / ODDITY_SHARPNESS)
+    P = near * risen(mixed) + (1 - near) * mixed
 
 `nearness` is the mean similarity of the ten nearest rows that have a score for the model; `oddity` is how
 many features are farther out than almost any row's. In the dark only length is left: it is what no estimate
 may fall below, so nothing else is believed there. `stretch` is one number for all models that were asked the
-same questions: the mean of the parts is too cautious, and the order of their differences is right.
+same questions: the mean of the parts is too cautious, and the order of their differences is right. What is
+mixed of two calibrated chances is not calibrated, so among the rows the mixture is once more, by a curve.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from .features import LENGTH, Floats
 from .kernel import FEATURE_SHARE
 from .logistic import Doubles, logit, sigmoid
 from .parts import Parts, fit_parts
+from .rising import GRID, fit_rising, risen
 from .rows import Array, Rows, unit
 
 # How much the features weigh beside the vector, in a key that is compared by its cosine.
@@ -85,11 +88,13 @@ class Heads:
         center: Floats,
         spread: Floats,
         usual_oddity: float = 0.0,
+        curves: Doubles | None = None,
     ) -> None:
         self.rows = rows
         self.heads = heads
         self.parts = parts
         self.center, self.spread, self.usual_oddity = center, spread, usual_oddity
+        self.curves = np.tile(GRID, (len(rows.models), 1)) if curves is None else curves
 
     @cached_property
     def _every(self) -> _Every:
@@ -106,12 +111,19 @@ class Heads:
         """For questions with these vectors (q, dimensions), features (q, len(NAMES)) and words, where they
         are known.
         """
-        raw, nearness = self.raw(vectors, features, bags)
-        odd = (self.usual_oddity - self.oddity(features)) / ODDITY_SHARPNESS
+        mixed, near = self.mixed(*self.raw(vectors, features, bags), features)
+        return Chances(near * risen(mixed, self.curves) + (1 - near) * mixed, near * self._every.grounds)
+
+    def mixed(self, raw: Doubles, nearness: Doubles, features: Floats) -> tuple[Doubles, Doubles]:
+        """From what `raw` says: chances before the curves, and how near the rows are as 0..1; (q, models)
+        each.
+        """
         every = self._every
-        trust = every.grounds * sigmoid((nearness - every.usual) / SHARPNESS) * sigmoid(odd)[:, None]
+        odd = (self.usual_oddity - self.oddity(features)) / ODDITY_SHARPNESS
+        near = sigmoid((nearness - every.usual) / SHARPNESS) * sigmoid(odd)[:, None]
         judged = calibrated(_stretched(raw, every.mean, every.stretch), every.calibration)
-        return Chances(trust * judged + (1 - trust) * self.by_length(features), trust)
+        trust = near * every.grounds
+        return trust * judged + (1 - trust) * self.by_length(features), near
 
     def raw(self, vectors: Floats, features: Floats, bags: Bags | None) -> tuple[Doubles, Doubles]:
         """What the parts say, and how near the rows are: (q, models) each."""
@@ -186,7 +198,17 @@ def fit_heads(rows: Rows, seed: int = 0) -> Heads:
                 _stretched(raw[part.known, column], head.mean, head.stretch), part.scores[:, place]
             )
             heads.heads[column] = head._replace(calibration=found)
+    mixed, _ = heads.mixed(raw, nearness, rows.features)
+    for column, scores in enumerate(rows.scores.T):
+        known = ~np.isnan(scores)
+        heads.curves[column] = _mending(mixed[known, column], scores[known])
     return heads
+
+
+def _mending(chances: Doubles, outcomes: Doubles) -> Doubles:
+    """The curve from chances to what came of them: the smooth one of a formula, then what that misses."""
+    smooth = calibrate(chances, outcomes)
+    return risen(smooth(GRID)[:, None], fit_rising(smooth(chances), outcomes)[None])[:, 0]
 
 
 def _rough(rows: Rows, center: Floats, spread: Floats) -> Heads:

@@ -182,6 +182,8 @@ def damaged(how: str) -> dict[str, np.ndarray]:
     arrays = {**to_arrays(fitted()), "fingerprint": np.array(FINGERPRINT)}
     if how == "shape":
         arrays["kernel0"] = arrays["kernel0"][:, 1:]
+    elif how == "curves of other models":
+        arrays["curves"] = arrays["curves"][1:]
     elif how == "not a number":
         arrays["kernel0"] = arrays["kernel0"] * np.nan
     elif how == "fewer rows":
@@ -193,7 +195,9 @@ def damaged(how: str) -> dict[str, np.ndarray]:
     return arrays
 
 
-@pytest.mark.parametrize("how", ["shape", "not a number", "fewer rows", "missing", "pickle"])
+@pytest.mark.parametrize(
+    "how", ["shape", "curves of other models", "not a number", "fewer rows", "missing", "pickle"]
+)
 def test_a_damaged_file_is_one_sentence_and_never_run(tmp_path: Path, how: str) -> None:
     np.savez(tmp_path / "outcomes.npz", **damaged(how), allow_pickle=True)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgecloud.router.learning.calibration import Calibration, calibrate
 from edgecloud.router.learning.logistic import fit, logit, sigmoid
 from edgecloud.router.learning.measures import apgr, auc, brier, cpt, ece
+from edgecloud.router.learning.rising import GRID, fit_rising, risen
 
 RANDOM = np.random.default_rng(0)
 WEAK = (RANDOM.random(4000) < 0.6).astype(float)
@@ -73,6 +76,54 @@ def test_calibration_never_turns_an_order_around_even_where_it_was_wrong() -> No
 
 def test_no_calibration_changes_nothing() -> None:
     assert Calibration()(np.array([0.2, 0.7])) == pytest.approx([0.2, 0.7])
+
+
+def wavy(number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Chances that miss to both sides, which no line in log-odds mends, and what came of them."""
+    said = RANDOM.random(number)
+    true = np.select([said < 0.3, said < 0.5, said < 0.7], [said, 0.3, 0.7], said)
+    return said, (RANDOM.random(number) < true).astype(float)
+
+
+def test_a_rising_curve_mends_what_a_formula_can_not() -> None:
+    said, came = wavy(20_000)
+
+    formula = calibrate(said, came)
+    curve = fit_rising(said, came)
+
+    assert ece(formula(said), came) > 0.03
+    assert ece(risen(said[:, None], curve[None])[:, 0], came) < 0.02
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.sampled_from([0.0, 1.0])), min_size=1, max_size=400),
+)
+def test_a_rising_curve_never_turns_two_questions_around_nor_ties_them(
+    rows: list[tuple[float, float]],
+) -> None:
+    said, came = np.array(rows).T
+
+    curve = fit_rising(said, came)
+
+    assert (np.diff(curve) > 0).all()
+    assert (curve >= 0).all()
+    assert (curve <= 1).all()
+
+
+def test_few_rows_hardly_bend_the_curve() -> None:
+    said, came = wavy(20_000)
+
+    few, many = fit_rising(said[:100], came[:100]), fit_rising(said, came)
+
+    assert np.abs(few - GRID).max() < 0.05 < np.abs(many - GRID).max()
+
+
+def test_each_model_has_its_own_curve() -> None:
+    chances = np.array([[0.5, 0.5], [1.0, 1.0]])
+
+    found = risen(chances, np.stack([GRID, GRID / 2]))
+
+    assert found == pytest.approx(np.array([[0.5, 0.25], [1.0, 0.5]]))
 
 
 def test_logistic_regression_finds_the_weights_that_made_the_data() -> None:
