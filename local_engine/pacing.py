@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+# llama.cpp's attention on a CPU takes the rows of a batch in tiles of so many. A last tile that isn't full
+# costs as much as a full one; a batch smaller than a tile goes row by row, each a third dearer.
+TILE_ROWS = 64
+
 
 class PrefillPacer:
     """Learns what a token costs and turns a target step time into a number of prompt tokens.
 
-    `step_s` is the target in seconds while other sequences decode. Alone, a step may take `SOLO` times as
+    `step_s` is the target in seconds while other sequences decode; whole tiles come before it, so a step may
+    take a third longer. Alone, a step may take `SOLO` times as
     long: still short enough for a cancellation or a newcomer to be seen, and long enough for the kernels'
     full speed.
     """
@@ -29,8 +34,8 @@ class PrefillPacer:
     def budget(self, num_decoding: int) -> int:
         """Prompt tokens for a step in which `num_decoding` sequences also decode one each."""
         target = self._step_s if num_decoding else self._step_s * self.SOLO
-        affordable = int(target / self._token_s) - num_decoding
-        return max(self.MIN_CHUNK, min(affordable, self._n_batch - num_decoding))
+        rows = min(whole_tiles(int(target / self._token_s)), self._n_batch)
+        return max(self.MIN_CHUNK, rows - num_decoding)
 
     def observe(self, num_tokens: int, seconds: float) -> None:
         """A step of `num_tokens` tokens, prefill among them, took `seconds`.
@@ -40,6 +45,13 @@ class PrefillPacer:
         """
         if num_tokens >= self.MIN_CHUNK:
             self._token_s += self._WEIGHT * (seconds / num_tokens - self._token_s)
+
+
+def whole_tiles(rows: int) -> int:
+    """The nearest number of rows that fills its tiles; fewer than three quarters of one stay as they are."""
+    if rows < TILE_ROWS * 3 // 4:
+        return rows
+    return max(1, round(rows / TILE_ROWS)) * TILE_ROWS
 
 
 def split_budget(budget: int, remaining: list[int]) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgecloud.local_engine.pacing import PrefillPacer, split_budget
+from edgecloud.local_engine.pacing import TILE_ROWS, PrefillPacer, split_budget, whole_tiles
 from edgecloud.local_engine.prefix import CellLedger, Recent, RecentSequences, common_prefix
 
 tokens = st.lists(st.integers(0, 2), max_size=40)
@@ -124,10 +124,22 @@ def test_the_pacer_settles_where_a_step_takes_its_target_time(token_s: float, nu
     for _ in range(60):
         size = pacer.budget(num_decoding) + num_decoding
         pacer.observe(size, size * token_s)
-    budget = pacer.budget(num_decoding)
-    seconds = (budget + num_decoding) * token_s
-    assert seconds <= 0.11 or budget == PrefillPacer.MIN_CHUNK
-    assert seconds >= 0.08 - token_s or budget + num_decoding == 512
+    rows = pacer.budget(num_decoding) + num_decoding
+    affordable = 0.1 / token_s
+    if rows == 512:
+        assert affordable >= 480 - 1
+    elif rows >= TILE_ROWS:
+        assert rows % TILE_ROWS == 0
+        assert 0.66 * rows - 1 <= affordable <= 1.34 * rows + TILE_ROWS / 2
+    else:
+        assert affordable - 1 - num_decoding <= rows <= max(affordable, PrefillPacer.MIN_CHUNK + num_decoding)
+
+
+@pytest.mark.parametrize(
+    ("rows", "whole"), [(1, 1), (47, 47), (48, 64), (64, 64), (95, 64), (97, 128), (300, 320), (512, 512)]
+)
+def test_a_step_fills_whole_tiles_of_the_attention(rows: int, whole: int) -> None:
+    assert whole_tiles(rows) == whole
 
 
 def test_alone_a_prompt_gets_larger_steps() -> None:
