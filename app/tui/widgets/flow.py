@@ -10,16 +10,16 @@ from collections.abc import Sequence
 
 from rich.segment import Segment
 from textual.content import Content
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style
-from textual.widget import Widget
 
 from ..render.lines import Layable, Row, lay_out
+from .growing import Growing
 
 
-class Flow(Widget):
+class Flow(Growing):
     """Shows `items` below each other."""
 
     DEFAULT_CSS = """
@@ -32,12 +32,19 @@ class Flow(Widget):
         self._laid_out: tuple[int, list[Row], list[str]] | None = None
 
     def show(self, items: Sequence[Layable]) -> None:
-        """Show these instead. The place on the screen is measured again only if the height changed."""
-        height = len(self._rows(self._laid_out[0])) if self._laid_out else None
-        width = self._laid_out[0] if self._laid_out else 0
-        self._items, self._laid_out = items, None
-        is_as_high = height is not None and len(self._rows(width)) == height
-        self.refresh(layout=not is_as_high)
+        """Show these instead. The place on the screen is measured again only if the height changed; else only
+        the rows from the first other item on are drawn again.
+        """
+        before, was_laid_out, self._items, self._laid_out = self._items, self._laid_out, items, None
+        if was_laid_out is None or len(rows := self._rows(was_laid_out[0])) != len(was_laid_out[1]):
+            self.refresh(layout=True)
+            return
+        same = next(
+            (at for at, (old, new) in enumerate(zip(before, items, strict=False)) if old is not new), 0
+        )
+        width = was_laid_out[0]
+        top = sum(len(item.layout(width)[0]) for item in items[:same])
+        self.refresh(Region(0, top, width, len(rows) - top))
 
     @property
     def text(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
 from textual.content import Content
 from textual.widgets import Static
 
@@ -16,10 +17,17 @@ class Label(Static):
         self._text = text
 
     def show(self, text: str) -> None:
-        """Show this instead. The same text again costs nothing: a new one has the whole screen laid out."""
+        """Show this instead. The same text costs nothing, and one row for another has no screen laid out."""
         if text != self._text:
-            self._text = text
-            self.update(plain(text))
+            was_row, self._text = self._is_row, text
+            self.update(plain(text), layout=not (was_row and self._is_row))
+
+    @property
+    def _is_row(self) -> bool:
+        """Whether it is as high with any other text that is a row: its width is not that of its words."""
+        width = self.styles.width
+        has_own_width = width is not None and not width.is_auto
+        return has_own_width and "\n" not in self._text and 0 < cell_len(self._text) <= self.size.width
 
 
 def plain(text: str) -> Content:

@@ -18,10 +18,11 @@ from ..state.blocks import BlockSplitter, keeps_together, split
 from ..state.seams import placed
 from .code import CodeBlock
 from .flow import Flow
+from .growing import Growing
 from .label import visible
 
 
-class MarkdownText(Vertical):
+class MarkdownText(Vertical, Growing):
     """`append` what comes, `mark` where something happened, `finish` when no more comes."""
 
     def __init__(self, text: str = "", seams: Sequence[Seam] = ()) -> None:

@@ -16,11 +16,12 @@ from ..state.commands import COMMANDS
 from ..state.conversation import Conversation, Node
 from ..state.turn import Turn
 from ..state.window import Window
+from .growing import Growing
 from .label import Label
 from .turns import AnswerView, QuestionView, TurnView
 
 
-class Transcript(VerticalScroll):
+class Transcript(VerticalScroll, Growing):
     """One widget in the order of Tab; a cursor inside of it says which message the keys mean."""
 
     HELP = """

@@ -16,13 +16,14 @@ from ..state.attachments import shown
 from ..state.conversation import Node
 from ..state.turn import Turn
 from .flow import Flow
+from .growing import Growing
 from .label import Label, visible
 from .markdown import MarkdownText
 from .reasoning import Reasoning
 from .receipt import ReceiptLine
 
 
-class TurnView(Vertical):
+class TurnView(Vertical, Growing):
     """What question and answer have in common: their node, and their place among its alternatives."""
 
     def __init__(self, node: Node, place: tuple[int, int]) -> None:
