@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,10 @@ from edgecloud import gguf
 from edgecloud.errors import ModelLoadError
 
 from .library import complaining, lib, load_reason, messages
+
+# Characters of a text that are handed to llama.cpp together. For every stretch between two control tokens it
+# looks for each of those from there to the end of the text: the square of a prompt of many messages.
+PART = 16384
 
 
 class Model:
@@ -77,6 +83,36 @@ class Model:
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """Token ids of `text`; `parse_special` reads spelled control tokens as such."""
+        if not parse_special or add_special or len(text) <= PART:
+            return self._tokenize(text, add_special, parse_special)
+        return [token_id for part in self._parts(text) for token_id in self._tokenize(part, False, True)]
+
+    def _parts(self, text: str) -> Iterator[str]:
+        """The text cut before control tokens, which no other token reaches across."""
+        start = 0
+        for match in self._cuts.finditer(text):
+            if match.start() - start >= PART:
+                yield text[start : match.start()]
+                start = match.start()
+        yield text[start:]
+
+    @cached_property
+    def _cuts(self) -> re.Pattern[str]:
+        """Control tokens that a text may be cut before: those that take no blanks from what precedes them."""
+        strips = int(lib.LLAMA_TOKEN_ATTR_LSTRIP)
+        spelled = sorted(
+            (
+                self.token_text(t)
+                for t in range(self.n_vocab)
+                if lib.llama_vocab_is_control(self._vocab, t)
+                and not lib.llama_vocab_get_attr(self._vocab, t) & strips
+            ),
+            key=len,
+            reverse=True,
+        )
+        return re.compile("|".join(re.escape(token) for token in spelled if len(token) > 1) or r"(?!)")
+
+    def _tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         data = text.encode("utf-8", errors="replace")
         capacity = len(data) + 8
         buffer = (lib.llama_token * capacity)()

@@ -18,6 +18,7 @@ from edgecloud.local_engine.llama import (
     Model,
     quantize,
 )
+from edgecloud.local_engine.llama import model as model_module
 
 from .conftest import words
 
@@ -88,6 +89,27 @@ def test_spelled_control_tokens_are_read_only_when_asked(model: Model) -> None:
     assert end in model.eog_ids
     assert model.token_bytes(end) == b""
     assert model.token_bytes(end, special=True) == b"<|im_end|>"
+
+
+def test_a_prompt_of_many_messages_is_handed_over_in_parts(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama.cpp takes the square of the length that it gets at once."""
+    turns = ["  spaced ", "\n\n", "word " * 40, "", "<|im_en", "<|im_end|><|im_end|>", "ä€😀"]
+    prompt = "".join(f"<|im_start|>user\n{turns[at % 7]}<|im_end|>\n" for at in range(300))
+    whole = model._tokenize(prompt, False, True)
+    lengths: list[int] = []
+    real = model_module.lib.llama_tokenize
+
+    def tokenize(vocab: object, data: bytes, size: int, *rest: object) -> int:
+        lengths.append(size)
+        return int(real(vocab, data, size, *rest))
+
+    monkeypatch.setattr(model_module, "PART", 100)
+    monkeypatch.setattr(model_module.lib, "llama_tokenize", tokenize)
+    assert model.tokenize(prompt, parse_special=True) == whole
+    assert sum(lengths) == len(prompt.encode())
+    assert max(lengths) < 400
 
 
 def test_what_the_file_says_is_there(model: Model) -> None:
