@@ -21,6 +21,7 @@ from ..router.decision import Allowed, Decision
 from ..router.facts import Facts
 from ..router.filter import filter as permit
 from ..router.filter import reserved_tokens
+from ..router.precedents import Precedents
 from ..router.priors import PriorQuality
 from ..router.quality import Quality
 from ..router.rank import rank
@@ -84,6 +85,7 @@ class Routing:
         self._random = random or Random()
         self._hedges = HedgeBudget(settings.router.hedge)
         self._warmth = Warmth()
+        self._precedents = Precedents()
         self._knows_disk = False
         self._privacy = PrivacyDesk(settings, books)
         self._keys = keys or KeyDesk(settings, books)
@@ -131,6 +133,8 @@ class Routing:
         settings, decision = self._settings, plan.decision
         if self._lessons is not None:
             self._asked[run.request.id] = plan.facts, plan.world
+        if len(decision.candidates) > 1 and decision.cascade is None:
+            self._precedents.note(plan.facts, decision.chosen.engine)
         upstreams = await self.engines.all()
         chosen = [upstreams[candidate.engine] for candidate in decision.candidates]
         first = chosen[0]
@@ -194,6 +198,7 @@ class Routing:
         quality, vector = await self._lessons.estimating(question(request.messages))
         if vector is not None:
             facts = dataclasses.replace(facts, vector=vector.values, fingerprint=vector.fingerprint)
+            facts = dataclasses.replace(facts, precedent=self._precedents.of(facts))
         return quality, facts
 
     def _covers(self, model: str) -> tuple[str, ...] | None:

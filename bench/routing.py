@@ -16,6 +16,8 @@ import asyncio
 import csv
 import gzip
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,17 +27,20 @@ from numpy.typing import NDArray
 from prompts import Pair, checklist, gptcache
 
 from edgecloud.router.acceptance import chance
+from edgecloud.router.facts import Facts
 from edgecloud.router.learned import load_shipped
-from edgecloud.router.learning.bags import Bags, bags_of
+from edgecloud.router.learning.bags import bags_of
 from edgecloud.router.learning.features import LENGTH, features
-from edgecloud.router.learning.heads import Chances, fit_heads
+from edgecloud.router.learning.heads import Chances, Heads, fit_heads
 from edgecloud.router.learning.measures import apgr, auc, cpt, ece
 from edgecloud.router.learning.rows import Rows
+from edgecloud.router.precedents import TOSS_UP, Precedents
 from edgecloud.router.structure import gist, measure
 from edgecloud.router.wording import wording
 
 ROUTELLM = ("mixtral-8x7b-instruct", "gpt-4-1106-preview")
 LLMROUTER = ("gemma-2-9b-it", "llama-3.1-nemotron-51b-instruct")
+PARAPHRASED = (("llama-3.1-8b-instruct", ROUTELLM[1]), ROUTELLM, LLMROUTER)
 SEEDS = range(5)
 FOLDS = 5
 SHARES = np.array([0.05, 0.2, 0.5, 0.8, 0.95])
@@ -158,8 +163,10 @@ def flips() -> None:
     """How often a paraphrase goes elsewhere, wherever the price of the strong model draws the line: by the
     share of mixed traffic that goes to it, and by the share of the set itself, which is the hardest line.
 
-    `worst` is at the line that most pairs cross, `off it` how far from that line the gains of those pairs are
-    on average: what the one or the other of the two answers is worth more, in P(right).
+    `alone` is each prompt by itself, `in turn` all of them one after the other, first one of each pair, then
+    the others, remembering as the router does where like ones went. `worst` is at the line that most pairs
+    cross, `off it` how far from that line the gains of those pairs are on average: what the one or the other
+    of the two answers is worth more, in P(right).
     """
     print("\nRoute flips on paraphrases, by the share of prompts that go to the strong model")
     sets: dict[str, list[Pair]] = {
@@ -167,40 +174,76 @@ def flips() -> None:
         "CheckList, may hit": [pair for pair in checklist() if pair.same][:400],
     }
     heads = load_shipped().heads
-    columns = [heads.models.index("llama-3.1-8b-instruct"), heads.models.index(ROUTELLM[1])]
-
-    def gains(vectors: NDArray[np.float32], structure: NDArray[np.float32], bags: Bags) -> Scores:
-        p_ok = heads.predict(vectors, structure, bags).p_ok
-        return p_ok[:, columns[1]] - p_ok[:, columns[0]]
-
     rows = shipped_rows()
     rows = rows.take(np.random.default_rng(0).permutation(len(rows))[:2000])
     assert rows.bags is not None
-    traffic = gains(rows.vectors, rows.features, rows.bags)
-    shares = " ".join(f"{share:>6.0%}" for share in SHARES)
-    print(f"  {'set':<36} {shares}  worst off it  mean |change|")
-    for name, pairs in sets.items():
-        texts = list(dict.fromkeys(text for pair in pairs for text in pair[:2]))
-        vectors, _ = asyncio.run(embed([gist(text) for text in texts]))
-        structure = np.stack([features(measure(text)) for text in texts])
-        bags = bags_of([wording(gist(text)) for text in texts])
-        gain = dict(zip(texts, gains(vectors, structure, bags).tolist(), strict=True))
-        one, other = (np.array([gain[pair[side]] for pair in pairs]) for side in (0, 1))
-        for whose, all_gains in (("mixed traffic", traffic), ("the set", np.array(list(gain.values())))):
-            flipped = [flipping(one, other, line).mean() for line in np.quantile(all_gains, 1 - SHARES)]
-            lines = np.quantile(all_gains, 1 - ALL_SHARES)
-            worst = lines[np.argmax([flipping(one, other, line).sum() for line in lines])]
-            those = flipping(one, other, worst)
-            off = np.abs(np.stack([one, other])[:, those] - worst).mean()
-            print(
-                f"  {name + ', of ' + whose:<36} {' '.join(f'{share:6.1%}' for share in flipped)} "
-                f"{those.mean():6.1%} {off:6.3f}  {np.abs(one - other).mean():.3f}"
-            )
+    traffic = heads.predict(rows.vectors, rows.features, rows.bags).p_ok
+    known = {name: _judged(heads, pairs) for name, pairs in sets.items()}
+    for small, large in PARAPHRASED:
+        columns = [heads.models.index(small), heads.models.index(large)]
+        print(f"  {small + ' / ' + large:<58} " + " ".join(f"{share:>6.0%}" for share in SHARES), end="")
+        print("  worst off it  mean |change|")
+        for name, (vectors, p_ok) in known.items():
+            gain, mixed = (np.diff(chances[:, columns])[:, 0] for chances in (p_ok, traffic))
+            change = np.abs(np.diff(np.split(gain, 2), axis=0)).mean()
+            for whose, all_gains in (("mixed traffic", mixed), ("the set", gain)):
+                for how, goes in (("alone", gain.__gt__), ("in turn", partial(in_turn, vectors, gain))):
+                    flipped = [crossed_by(goes(line)).mean() for line in np.quantile(all_gains, 1 - SHARES)]
+                    lines = np.quantile(all_gains, 1 - ALL_SHARES)
+                    those, worst = max(((crossed_by(goes(line)), line) for line in lines), key=_most)
+                    off = np.abs(gain - worst).reshape(2, -1)[:, those].mean() if those.any() else 0.0
+                    shares = " ".join(f"{share:6.1%}" for share in flipped)
+                    title = f"{name}, of {whose}, {how}"
+                    print(
+                        f"    {title:<56} {shares} {those.mean():6.1%} {off:6.3f}  {change:.3f}", flush=True
+                    )
+    steadied()
 
 
-def flipping(one: Scores, other: Scores, line: float) -> NDArray[np.bool_]:
-    """The pairs whose gains are on either side of a line."""
-    return (one > line) != (other > line)
+def _judged(heads: Heads, pairs: list[Pair]) -> tuple[NDArray[np.float32], Scores]:
+    """Vectors of pairs, first one of each, then the others, and the chances of all models."""
+    texts = [pair[side] for side in (0, 1) for pair in pairs]
+    vectors, _ = asyncio.run(embed([gist(text) for text in texts]))
+    structure = np.stack([features(measure(text)) for text in texts])
+    return vectors, heads.predict(vectors, structure, bags_of([wording(gist(text)) for text in texts])).p_ok
+
+
+def steadied() -> None:
+    """What following precedents costs: MMLU's area, each question by itself and all in turn."""
+    (trial,) = islice(splits(rows_of("mmlu", ROUTELLM), 1500), 1)
+    weak, strong = trial.rows.scores.T
+    gain = trial.chances.p_ok[:, 1] - trial.chances.p_ok[:, 0]
+    lines = np.quantile(gain, 1 - np.linspace(0.1, 0.9, 9))
+    print("\nMMLU, scores with the share of prompts that go to the strong model, 10 to 90 % asked for")
+    for how, goes in (("alone", gain.__gt__), ("in turn", partial(in_turn, trial.rows.vectors, gain))):
+        chosen = [goes(line) for line in lines]
+        print(
+            f"  {how:<8}",
+            "  ".join(f"{np.where(c, strong, weak).mean():.3f} ({c.mean():.0%})" for c in chosen),
+        )
+
+
+def in_turn(vectors: NDArray[np.float32], gain: Scores, line: float) -> NDArray[np.bool_]:
+    """Which questions go to the strong model, asked one after the other."""
+    precedents = Precedents()
+    strong = gain > line
+    for number, ahead in enumerate((gain - line).tolist()):
+        facts = Facts("", 1, vector=tuple(vectors[number].tolist()))
+        before = precedents.of(facts)
+        if before is not None and abs(ahead) <= TOSS_UP:
+            strong[number] = before == "strong"
+        precedents.note(facts, "strong" if strong[number] else "weak")
+    return strong
+
+
+def crossed_by(strong: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The pairs whose halves go to different sides."""
+    one, other = np.split(strong, 2)
+    return one != other
+
+
+def _most(flipped: tuple[NDArray[np.bool_], float]) -> int:
+    return int(flipped[0].sum())
 
 
 def cascade() -> None:

@@ -10,6 +10,7 @@ from edgecloud.settings import Settings
 from .decision import Candidate, Cascade, Counterfactual, Estimate, Removed
 from .facts import Facts
 from .filter import reserved_tokens
+from .precedents import following, margin
 from .reason import percent
 from .utility import Weights, score_all
 from .world import EngineView, World
@@ -34,7 +35,8 @@ def counterfactuals(
     """
 
     def again(changed: Facts, engines: Sequence[EngineView], anew: Weights) -> Sequence[Candidate]:
-        return score_all(changed, engines, world, estimates, anew, settings)
+        scored = score_all(changed, engines, world, estimates, anew, settings)
+        return following(scored, changed.precedent, anew)
 
     found = list(_too_long(facts, removed, world))
     best = ranked[0]
@@ -55,11 +57,16 @@ def _changes(
     again: Ranking,
 ) -> Iterator[Counterfactual]:
     gap = best.utility - other.utility
+    if gap < 0:
+        sentence = f"It would have been {other.engine} if no question like it had been asked before"
+        yield Counterfactual(other.engine, "precedent", -gap, sentence)
+    if best.engine == facts.precedent:
+        gap += margin(weights)
 
     # Utilities are straight lines in the price of money: two points of their distance give the crossing.
     dearer = again(facts, pair, replace(weights, budget_price=weights.budget_price + 1))
     utility = {one.engine: one.utility for one in dearer}
-    slope = utility[best.engine] - utility[other.engine] - gap
+    slope = utility[best.engine] - utility[other.engine] - (best.utility - other.utility)
     crossing = weights.budget_price - gap / slope if slope else -1.0
     if crossing >= 0:
         side = "above" if slope < 0 else "below"

@@ -116,7 +116,7 @@ class Counterfactual:
     """What would have had to differ for another engine to be chosen, and by how much."""
 
     engine: str
-    what: Literal["budget_price", "gain", "prompt_tokens", "prefix"]
+    what: Literal["budget_price", "gain", "prompt_tokens", "prefix", "precedent"]
     value: float
     sentence: str
 

@@ -117,7 +117,8 @@ class Facts:
     for no limit but the context. `vector` is the embedding of the question, from the embedder with that
     `fingerprint`, None where there is none. `deadline_s` is what is left of it, in seconds. `covers`
     are the engines that the asked model name means, None for all (`auto`). `words` are hashes of the
-    question's words, for estimates; they are kept nowhere.
+    question's words, for estimates; they are kept nowhere. `precedent` is the engine that was first for a
+    question like it, if one was.
     """
 
     request_id: str
@@ -138,6 +139,7 @@ class Facts:
     vector: tuple[float, ...] | None = None
     fingerprint: str = ""
     words: tuple[int, ...] = field(default=(), repr=False)
+    precedent: str | None = None
 
     def prompt_tokens(self, engine: str) -> int:
         """Tokens of the prompt for this engine, estimated where they could not be counted."""

@@ -12,6 +12,7 @@ from .counterfactual import counterfactuals
 from .decision import Allowed, Candidate, Cascade, Decision, RankMode
 from .facts import Facts
 from .filter import mode_of
+from .precedents import following
 from .quality import Quality
 from .reason import reason
 from .utility import Weights, score_all, weights_of
@@ -32,7 +33,8 @@ def rank(facts: Facts, allowed: Allowed, world: World, quality: Quality, setting
     mode = mode_of(facts, settings)
     weights = weights_of(mode, facts, world, settings.router)
     estimates = quality.predict(facts, views)
-    ranked = score_all(facts, views, world, estimates, weights, settings)
+    scored = score_all(facts, views, world, estimates, weights, settings)
+    ranked = following(scored, facts.precedent, weights)
     cascade = _cascade(facts, ranked, views, weights, mode, settings.router)
     return Decision(
         request_id=facts.request_id,

@@ -35,6 +35,8 @@ def reason(
         taken = [f"{entry.engine}: {TAKEN[entry.filter]}" for entry in removed if entry.filter != "name"]
         return f"the only one left ({'; '.join(taken)})" if taken else "the only engine there is"
     best, other = ranked[0], ranked[1]
+    if best.utility < other.utility:
+        return f"a toss-up with {other.engine}, and a question like it went here"
     money = 1.0 + weights.budget_price
     chances = f"{percent(best.p_ok.mean)} against {percent(other.p_ok.mean)}"
     terms = [

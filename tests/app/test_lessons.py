@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,16 @@ from edgecloud.app.proxy.app import create_app
 from edgecloud.errors import BadRequest, ModelLoadError, NotFound
 from edgecloud.http.drain import Drain
 from edgecloud.metrics import Metrics
+from edgecloud.router.decision import Estimate
+from edgecloud.router.facts import Facts
+from edgecloud.router.learned import LearnedQuality
 from edgecloud.router.outcomes import Outcomes
 from edgecloud.router.priors import PriorQuality
 from edgecloud.router.quality import Quality
+from edgecloud.router.world import EngineView
 from edgecloud.settings import PoolEntry, Settings
 from edgecloud.types import ChatRequest, EmbedResult, Finish, Message
-from tests.router.learning_rows import EASY, ELSEWHERE, FINGERPRINT, HARD, make_quality
+from tests.router.learning_rows import EASY, ELSEWHERE, FINGERPRINT, HARD, fitted, make_quality
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_gateway import FakeCatalog
 from tests.support.live import live_app
@@ -51,11 +55,14 @@ class WordEmbedder:
 class House:
     """A gateway over a small local engine and a large pool, with history, that learns."""
 
-    def __init__(self, folder: Path, *, load: Any = make_quality, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, *, load: Any = make_quality, router: Any = None, **settings: Any
+    ) -> None:
         self.embedder = WordEmbedder()
         self.path = folder / "edgecloud.db"
         entries = (PoolEntry(name="big", url="http://big:8000/v1", model="large-70b"),)
-        self.settings = Settings(model="small-8b", pool=entries, router={"cascade": False}, **settings)
+        router = {"cascade": False, **(router or {})}
+        self.settings = Settings(model="small-8b", pool=entries, router=router, **settings)
         engines = [FakeEngine([b"local"], name="small-8b"), FakeEngine([b"pool"], name="big", local=False)]
         self.catalog = FakeCatalog(engines, self.embedder, entries)
         self.gateway = self.open(load)
@@ -302,3 +309,34 @@ async def test_new_verdicts_are_looked_for_once_a_request_and_only_where_there_i
     assert num_looks == 0
     await house.ask("an easy one")
     assert num_looks == 1
+
+
+class Even(LearnedQuality):
+    """The pool is ahead by what the test says."""
+
+    ahead = 0.0
+
+    def predict(self, facts: Facts, engines: Sequence[EngineView]) -> Mapping[str, Estimate]:
+        chances = {"small-8b": 0.5, "big": 0.5 + Even.ahead}
+        return {view.name: Estimate(chances[view.name], 0.2, 0.8, "the test") for view in engines}
+
+
+async def test_a_toss_up_stays_where_the_question_before_went_and_a_dry_run_is_no_precedent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(
+        tmp_path, load=lambda: Even(fitted(), FINGERPRINT), router={"second_value": 0.0, "hedge": 0.0}
+    )
+
+    async def engine(text: str, ahead: float) -> str:
+        monkeypatch.setattr(Even, "ahead", ahead)
+        return (await house.ask(text, fresh=True)).receipt.engine
+
+    monkeypatch.setattr(Even, "ahead", -0.02)
+    await house.gateway.explain(ChatRequest(messages=(Message("user", "an easy one"),)))
+    assert await engine("an easy one", 0.02) == "big"
+    assert await engine("easy in other words", -0.02) == "big"
+    assert await engine("a hard one", -0.02) == "small-8b"
+    assert await engine("easy, and clear", -0.2) == "small-8b"
+    assert await engine("easy once more", 0.02) == "small-8b"
+    await house.gateway.aclose()
