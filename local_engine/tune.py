@@ -15,9 +15,10 @@ import shutil
 import statistics
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -51,6 +52,7 @@ _BITS = {
 }
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,25 +222,14 @@ class _Bench:
         return (first, *rows), kept
 
     def _quantized(self, name: str) -> Path:
-        """Requantise in a thread, so that Ctrl-C doesn't have to wait for llama.cpp."""
         target = self._workshop / f"{name}.gguf"
-        failures: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                quantize(self._path, target, name, threads=self._threads)
-            except BaseException as error:
-                failures.append(error)
-
         self._say(f"{name}: requantising")
-        thread = threading.Thread(target=work, name=f"quantize-{name}", daemon=True)
-        thread.start()
-        while thread.is_alive():
-            thread.join(0.2)
-        if failures:
+        try:
+            _aside(lambda: quantize(self._path, target, name, threads=self._threads))
+        except ModelLoadError:
             if shutil.disk_usage(self._workshop).free < 1 << 20:
-                raise StorageError("The disk is full: make room and tune again.")
-            raise failures[0]
+                raise StorageError("The disk is full: make room and tune again.") from None
+            raise
         gguf.read_info(target)
         return target
 
@@ -266,9 +257,25 @@ class _Bench:
         return Row(name, path.stat().st_size, speed, distance, gain, verdict)
 
     def _probe(self, path: Path) -> Probe:
-        probe = Probe(path, threads=self._threads, gpu_layers=self._gpu_layers)
+        probe = _aside(lambda: Probe(path, threads=self._threads, gpu_layers=self._gpu_layers))
         probe.round()  # pages come in and buffers are made
         return probe
+
+
+def _aside(work: Callable[[], T]) -> T:
+    """Do it in a thread, so that Ctrl-C need not wait for llama.cpp, nor gets lost in one of its calls back,
+    out of which nothing can be raised.
+    """
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="tune", daemon=True).start()
+    return done.result()
 
 
 def _verdict(row: Row, kept: Path | None) -> str:

@@ -6,7 +6,10 @@ import errno
 import json
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -219,6 +222,26 @@ def test_an_interrupted_or_full_disk_leaves_what_was_there(
     assert resolve("original", Settings()) == before
     assert tuned_files(home) == ["Q8_0.gguf", "tune.json"]
     assert ScriptedProbe.open == set()
+
+
+def test_ctrl_c_is_not_lost_while_a_model_is_loaded(
+    model: ModelFile, bench: dict[str, Divergence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+
+    def load(path: Path, **_: object) -> None:
+        # As ctypes does with what is raised in a call back.
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            over.wait(20)
+        raise ModelLoadError("It loaded on as if nothing had been said.")
+
+    monkeypatch.setattr(tune, "Probe", load)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(model)
+    finally:
+        over.set()
 
 
 def test_a_half_written_candidate_is_never_measured(
