@@ -184,8 +184,9 @@ def report_ours(worker: Worker) -> None:
         print(f"  {what}: {value:.3f} (at most {most}){'' if value <= most else '   MISSED'}")
     print(f"  cold {prefix['cold']:.3f} s, warm {prefix['warm']:.3f} s", end="; ")
     print(f"chunked {newcomer['chunked'] * 1e3:.0f} ms, whole {newcomer['whole'] * 1e3:.0f} ms")
-    parts = ", ".join(f"{name} {value:.2f}" for name, value in worker.ask(measure="profile").items())
-    print(f"  a step of 8 decodes, ms: {parts}")
+    for measure, what in (("profile", "a step of 8 decodes"), ("prefill", f"a prompt of {PREFILL} tokens")):
+        parts = ", ".join(f"{name} {value:.2f}" for name, value in worker.ask(measure=measure).items())
+        print(f"  {what}, ms: {parts}")
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 /* One decoder layer on a CPU, in C: what torch does here in twenty operations, in one call and one team of threads.
 
    Every row is computed by the same instructions in the same order, whatever else is in the batch: products are
-   summed along k in order (the 64 of a group exactly), keys and values in aligned chunks of 16 positions. So a
+   summed along k in order (the 64 of a group exactly), keys and values in aligned chunks of 64 positions. So a
    row's bits do not depend on its neighbours, on how its prompt was chunked, or on the number of threads.
 
    Weights are packed in tiles of 16 columns: int8 as [n/16][k/4][16][4] (what VNNI multiplies at once), float
@@ -27,9 +27,11 @@ typedef int32_t viu __attribute__((vector_size(64), aligned(4), may_alias));
 #define LANES 16
 #define MAX_DIM 256
 #define GROUP 64 /* activations that share a scale */
-#define TOGETHER 16 /* query rows that share a pass over the keys */
+#define TOGETHER 48 /* query rows that share a pass over the keys */
+#define KEYS 64 /* positions that a pass looks at together */
 
 enum { FLOAT32, FLOAT16, BFLOAT16, INT8 };
+enum Part { NORMS, PRODUCTS, PLACING, ATTENTION, GATE }; /* norms and gate with the encoding of what they give */
 
 typedef struct {
   int64_t type, n, k;     /* y[n] = w[n, k] x[k]; n and k as they are, the packing is padded with zeros */
@@ -51,10 +53,11 @@ typedef struct {
   int64_t kv_type, slot_bytes, block_shift, threads; /* blocks of 2^block_shift slots */
   float eps;
   const float *cosines, *sines; /* [context, head_dim / 2] */
+  double *spent;                /* seconds by `Part`, added to; or NULL */
 } Model;
 
 typedef struct {
-  int64_t rows, groups, max_context;
+  int64_t rows, groups;
   const int64_t *positions, *slots; /* of each row */
   const int32_t *group_row, *group_len, *group_table; /* some rows of one sequence; its table's start */
   const int32_t *tables;            /* block numbers */
@@ -62,7 +65,6 @@ typedef struct {
   float *wide, *heads_out, *input;  /* scratch: [rows, widest output], [rows, heads * dim], [rows, widest input] */
   uint8_t *codes;                   /* scratch: [rows, widest input padded to 4] */
   float *code_scale;                /* scratch: [rows, widest input / 64] */
-  float *scores;                    /* scratch: [threads, TOGETHER, max_context padded to 16] */
 } Step;
 
 /* ------------------------------------------------------------------------------------------------- vectors */
@@ -80,7 +82,13 @@ INLINE vf fma16(vf a, vf b, vf c) {
 }
 
 INLINE vf pick(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
-INLINE vf max16(vf a, vf b) { return pick(a > b, a, b); }
+INLINE vf max16(vf a, vf b) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+  return pick(a > b, a, b);
+#endif
+}
 
 INLINE float sum_lanes(vf x) {
   for (int half = 8; half; half /= 2)
@@ -94,11 +102,17 @@ INLINE float max_lanes(vf x) {
   return x[0];
 }
 
-/* e^x to 1e-7 of itself: 2^n times a polynomial on [-ln2/2, ln2/2]. */
+/* e^x to 1e-7 of itself: 2^n times a polynomial on [-ln2/2, ln2/2]; 0 of -inf, no number of none. */
 INLINE vf exp16(vf x) {
-  x = max16(x, splat(-87.0f));
+#if defined(__AVX512F__)
+  x = (vf)_mm512_max_ps((__m512)splat(-104.0f), (__m512)x); /* of a NaN, max gives the second */
+  vf n = (vf)_mm512_roundscale_ps((__m512)(x * splat(1.44269504f)), 0);
+#else
+  vf of = x;
+  x = pick(x > splat(-87.0f), x, splat(-87.0f));
   x = pick(x < splat(88.0f), x, splat(88.0f));
   vf n = x * splat(1.44269504f) + splat(12582912.0f) - splat(12582912.0f);
+#endif
   vf r = fma16(n, splat(-0.693359375f), x);
   r = fma16(n, splat(2.12194440e-4f), r);
   vf y = splat(1.9875691500e-4f);
@@ -108,8 +122,12 @@ INLINE vf exp16(vf x) {
   y = fma16(y, r, splat(1.6666665459e-1f));
   y = fma16(y, r, splat(5.0000001201e-1f));
   y = fma16(y, r * r, r + splat(1.0f));
+#if defined(__AVX512F__)
+  return (vf)_mm512_scalef_ps((__m512)y, (__m512)n);
+#else
   vi exponent = (__builtin_convertvector(n, vi) + 127) << 23;
-  return y * (vf)exponent;
+  return pick(of == splat(-INFINITY), splat(0), pick(of == of, y * (vf)exponent, of));
+#endif
 }
 
 INLINE vf load_kv(const char *row, int64_t at, const int type) {
@@ -268,36 +286,38 @@ INLINE void float_tiles(const Linear *l, const Step *s, int64_t row, const int R
       finish(l, sums[r][t], (tile + t) * LANES, out + (row + r) * stride, add);
 }
 
+/* R rows times T tiles at a time: as many sums as hide the multiplier's latency and still fit in registers. A
+   function each, or the compiler spills the sums of one for the sake of another. */
+#define BLOCK(KIND, R, T)                                                                                    \
+  APART void KIND##_##R##x##T(const Linear *l, const Step *s, int64_t row, int64_t tile, float *out,         \
+                              int64_t stride, int add) {                                                     \
+    KIND##_tiles(l, s, row, R, tile, T, out, stride, add);                                                   \
+  }
+#define FEW_ROWS(KIND, R, T)                                                                                 \
+  for (; row + R <= rows; row += R) {                                                                        \
+    int64_t tile = from;                                                                                     \
+    for (; tile + T <= to; tile += T) KIND##_##R##x##T(l, s, row, tile, out, stride, add);                   \
+    for (; tile < to; tile++) KIND##_##R##x1(l, s, row, tile, out, stride, add);                             \
+  }
 /* A panel is a few tiles, for all rows. Two tiles stay in the nearest cache while many rows pass by; few rows
    pass once, with enough tiles at a time to keep the multipliers busy. */
-#define MANY_ROWS(TILES, R, T)                                      \
-  for (; tile + T <= to; tile += T) {                               \
-    int64_t row = 0;                                                \
-    for (; row + R <= rows; row += R) TILES(l, s, row, R, tile, T, out, stride, add); \
-    for (; row < rows; row++) TILES(l, s, row, 1, tile, T, out, stride, add);         \
+#define PANEL(KIND)                                                                                          \
+  BLOCK(KIND, 8, 2) BLOCK(KIND, 8, 1) BLOCK(KIND, 4, 4) BLOCK(KIND, 4, 1) BLOCK(KIND, 3, 4) BLOCK(KIND, 3, 1) \
+  BLOCK(KIND, 2, 4) BLOCK(KIND, 2, 1) BLOCK(KIND, 1, 8) BLOCK(KIND, 1, 1)                                    \
+  APART void KIND##_panel(const Linear *l, const Step *s, int64_t rows, int64_t from, int64_t to,            \
+                          float *out, int64_t stride, int add) {                                             \
+    const int64_t many = rows / 8 * 8;                                                                       \
+    int64_t row = many, paired = from;                                                                       \
+    for (; paired + 2 <= to; paired += 2)                                                                    \
+      for (int64_t at = 0; at < many; at += 8) KIND##_8x2(l, s, at, paired, out, stride, add);               \
+    for (int64_t at = 0; paired < to && at < many; at += 8) KIND##_8x1(l, s, at, paired, out, stride, add);  \
+    FEW_ROWS(KIND, 4, 4)                                                                                     \
+    FEW_ROWS(KIND, 3, 4)                                                                                     \
+    FEW_ROWS(KIND, 2, 4)                                                                                     \
+    FEW_ROWS(KIND, 1, 8)                                                                                     \
   }
-#define FEW_ROWS(TILES, R, T)                                                  \
-  for (; row + R <= rows; row += R) {                                          \
-    int64_t tile = from;                                                       \
-    for (; tile + T <= to; tile += T) TILES(l, s, row, R, tile, T, out, stride, add); \
-    for (; tile < to; tile++) TILES(l, s, row, R, tile, 1, out, stride, add);         \
-  }
-#define PANEL(NAME, TILES, R)                                                                               \
-  APART void NAME(const Linear *l, const Step *s, int64_t rows, int64_t from, int64_t to, float *out,       \
-                  int64_t stride, int add) {                                                                \
-    if (rows >= R) {                                                                                        \
-      int64_t tile = from;                                                                                  \
-      MANY_ROWS(TILES, R, 2)                                                                                \
-      MANY_ROWS(TILES, R, 1)                                                                                \
-    } else {                                                                                                \
-      int64_t row = 0;                                                                                      \
-      FEW_ROWS(TILES, 4, 4)                                                                                 \
-      FEW_ROWS(TILES, 2, 4)                                                                                 \
-      FEW_ROWS(TILES, 1, 8)                                                                                 \
-    }                                                                                                       \
-  }
-PANEL(code_panel, code_tiles, 4)
-PANEL(float_panel, float_tiles, 8)
+PANEL(code)
+PANEL(float)
 
 /* Called by the whole team; ends in a barrier. */
 static void multiply(const Linear *l, const Step *s, int64_t rows, float *out, int64_t stride, int add) {
@@ -355,29 +375,13 @@ static void place_row(const Model *m, const Layer *l, const Step *s, int64_t row
 
 /* ----------------------------------------------------------------------------------------------- attention */
 
-/* Scores to weights that sum to 1, over positions `low` to `high`; outside of them 0, as far as `end`. */
-APART void soften(float *scores, int64_t low, int64_t high, int64_t end) {
-  const vi lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  vf peaks = splat(-INFINITY), sums = splat(0);
-  for (int64_t at = low / LANES * LANES; at <= high; at += LANES) {
-    vi place = lanes + (int32_t)at;
-    vi inside = (place >= (int32_t)low) & (place <= (int32_t)high);
-    vf x = pick(inside, load(scores + at), splat(-INFINITY));
-    store(scores + at, x);
-    peaks = max16(peaks, x);
-  }
-  float peak = max_lanes(peaks);
-  for (int64_t at = low / LANES * LANES; at <= high; at += LANES) {
-    vf x = load(scores + at);
-    /* exp16 clamps: -inf has to be told. A score that is no number stays one. */
-    x = pick(x == splat(-INFINITY), splat(0), pick(x == x, exp16(x - splat(peak)), x));
-    store(scores + at, x);
-    sums += x;
-  }
-  vf factor = splat(1.0f / sum_lanes(sums));
-  for (int64_t at = low / LANES * LANES; at <= high; at += LANES) store(scores + at, load(scores + at) * factor);
-  for (int64_t at = high / LANES * LANES + LANES; at < end; at += LANES) store(scores + at, splat(0));
-}
+/* One query row on its way along the keys. */
+typedef struct {
+  const float *query;
+  float *out;       /* the weighted values so far, until they are divided by the weights */
+  int64_t position; /* the last that it sees */
+  vf peak, sums;    /* the largest score so far, in every lane; the sums of the weights, by lane */
+} Query;
 
 /* 16 vectors become their columns. */
 INLINE void transpose16(vf p[16]) {
@@ -399,19 +403,111 @@ INLINE void transpose16(vf p[16]) {
        LIST(1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31))
 }
 
-/* R rows of queries times 16 keys [dim][16]. */
-INLINE void score(const float *const *queries, const float *keys, const int R, const int64_t DIM, vf scale,
-                  float *scores, int64_t room) {
-  vf even[4], odd[4];
-  for (int r = 0; r < R; r++) even[r] = odd[r] = splat(0);
-  for (int64_t d = 0; d < DIM; d += 2) {
-    vf first = load(keys + d * LANES), second = load(keys + (d + 1) * LANES);
-    for (int r = 0; r < R; r++) {
-      even[r] = fma16(splat(queries[r][d]), first, even[r]);
-      odd[r] = fma16(splat(queries[r][d + 1]), second, odd[r]);
+/* R queries times T * 16 keys [dim][KEYS]. */
+INLINE void score(const Query *queries, const int R, const float *keys, const int T, const int64_t DIM,
+                  float *scores) {
+  const vf scale = splat(1.0f / sqrtf((float)DIM));
+  vf sums[4][4];
+  for (int r = 0; r < R; r++)
+    for (int t = 0; t < T; t++) sums[r][t] = splat(0);
+  for (int64_t d = 0; d < DIM; d++)
+    for (int t = 0; t < T; t++) {
+      vf key = load(keys + d * KEYS + t * LANES);
+      for (int r = 0; r < R; r++) sums[r][t] = fma16(splat(queries[r].query[d]), key, sums[r][t]);
     }
+  for (int r = 0; r < R; r++)
+    for (int t = 0; t < T; t++) store(scores + r * KEYS + t * LANES, sums[r][t] * scale);
+}
+
+INLINE vf max_everywhere(vf x) {
+  x = max16(x, __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+  x = max16(x, __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
+  x = max16(x, __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+  return max16(x, __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
+}
+
+/* The scores of positions `at` and on become weights, relative to the largest score so far; those before `low`
+   and after the query's own become 0. Gives what is to become of the weights before them (Milakov and
+   Gimelshein 2018): exactly 1 where no score is larger, so that looking at what it does not see changes no bit. */
+INLINE float soften(Query *query, float *scores, const int64_t TILES, const int CUT, int64_t at, int64_t low) {
+  const vi lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  vf x[KEYS / LANES], peak = query->peak, sums = splat(0);
+  for (int64_t t = 0; t < TILES; t++) {
+    x[t] = load(scores + t * LANES);
+    if (CUT) {
+      vi place = lanes + (int32_t)(at + t * LANES);
+      vi seen = (place >= (int32_t)low) & (place <= (int32_t)query->position);
+      x[t] = pick(seen, x[t], splat(-INFINITY));
+    }
+    peak = max16(peak, x[t]);
   }
-  for (int r = 0; r < R; r++) store(scores + r * room, (even[r] + odd[r]) * scale);
+  peak = max_everywhere(peak);
+  const vf from = peak[0] == -INFINITY ? splat(0) : peak; /* nothing seen yet: all weights are 0 */
+  for (int64_t t = 0; t < TILES; t++) {
+    x[t] = exp16(x[t] - from);
+    store(scores + t * LANES, x[t]);
+    sums += x[t];
+  }
+  vf factor = exp16(query->peak - from);
+  query->peak = peak;
+  query->sums = fma16(query->sums, factor, sums);
+  return factor[0];
+}
+APART float soften_whole(Query *query, float *scores) { return soften(query, scores, KEYS / LANES, 0, 0, 0); }
+APART float soften_part(Query *query, float *scores, int64_t tiles, int64_t at, int64_t low) {
+  return soften(query, scores, tiles, 1, at, low);
+}
+
+/* R rows of weights times V * 16 columns of `count` values, added to what is there times its factors. */
+INLINE void weigh(Query *queries, const int R, const float *factors, const float *weights, const float *values,
+                  int64_t count, int64_t column, const int V, const int64_t DIM) {
+  vf sums[4][4];
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < V; v++) sums[r][v] = load(queries[r].out + column + v * LANES) * splat(factors[r]);
+  for (int64_t at = 0; at < count; at++)
+    for (int v = 0; v < V; v++) {
+      vf value = load(values + at * DIM + column + v * LANES);
+      for (int r = 0; r < R; r++) sums[r][v] = fma16(splat(weights[r * KEYS + at]), value, sums[r][v]);
+    }
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < V; v++) store(queries[r].out + column + v * LANES, sums[r][v]);
+}
+
+/* For 1 to 4 queries, 16 columns at a time or 64; functions of their own for the sake of registers, as above. */
+typedef void Score(const Query *, const float *, int64_t, float *);
+typedef void Weigh(Query *, const float *, const float *, const float *, int64_t, int64_t, int64_t);
+#define QUERIES(R, T)                                                                                        \
+  APART void score_##R##x##T(const Query *queries, const float *keys, int64_t dim, float *scores) {          \
+    score(queries, R, keys, T, dim, scores);                                                                 \
+  }                                                                                                          \
+  APART void weigh_##R##x##T(Query *queries, const float *factors, const float *weights, const float *values, \
+                             int64_t count, int64_t column, int64_t dim) {                                   \
+    weigh(queries, R, factors, weights, values, count, column, T, dim);                                      \
+  }
+QUERIES(1, 1) QUERIES(2, 1) QUERIES(3, 1) QUERIES(4, 1) QUERIES(1, 4) QUERIES(2, 4) QUERIES(3, 4) QUERIES(4, 4)
+static Score *const score_tile[] = {0, score_1x1, score_2x1, score_3x1, score_4x1};
+static Score *const score_chunk[] = {0, score_1x4, score_2x4, score_3x4, score_4x4};
+static Weigh *const weigh_tile[] = {0, weigh_1x1, weigh_2x1, weigh_3x1, weigh_4x1};
+static Weigh *const weigh_four[] = {0, weigh_1x4, weigh_2x4, weigh_3x4, weigh_4x4};
+
+/* n queries, at most 4, over one chunk of `count` keys, turned, and values, both as floats. */
+static void look(Query *queries, int64_t n, const float *keys, const float *values, int64_t at, int64_t count,
+                 int64_t window, int64_t dim) {
+  const int64_t tiles = (count + LANES - 1) / LANES;
+  float scores[4 * KEYS] __attribute__((aligned(64))), factors[4];
+  if (tiles == KEYS / LANES) score_chunk[n](queries, keys, dim, scores);
+  else
+    for (int64_t t = 0; t < tiles; t++) score_tile[n](queries, keys + t * LANES, dim, scores + t * LANES);
+  for (int64_t r = 0; r < n; r++) {
+    const int64_t low = window ? queries[r].position - window + 1 : 0;
+    const int whole = low <= at && at + KEYS - 1 <= queries[r].position;
+    factors[r] = whole ? soften_whole(queries + r, scores + r * KEYS)
+                       : soften_part(queries + r, scores + r * KEYS, tiles, at, low);
+  }
+  int64_t column = 0;
+  for (; column + 4 * LANES <= dim; column += 4 * LANES)
+    weigh_four[n](queries, factors, scores, values, count, column, dim);
+  for (; column < dim; column += LANES) weigh_tile[n](queries, factors, scores, values, count, column, dim);
 }
 
 /* Where a position of one sequence is kept. */
@@ -420,71 +516,46 @@ INLINE const char *slot_of(const Model *m, const Layer *l, const int32_t *table,
   return l->kv + ((block << m->block_shift) + (position & mask)) * m->slot_bytes;
 }
 
-/* R rows of weights times the values of positions `first` to `last`. */
-INLINE void weigh(const Model *m, const Layer *l, const int32_t *table, int64_t kv_head, int64_t first,
-                  int64_t last, const float *scores, int64_t room, const int R, float *const *outs, const int TYPE,
-                  const int64_t DIM) {
-  const int64_t width = m->kv_heads * DIM, value_at = width + kv_head * DIM;
-  vf sums[4][MAX_DIM / LANES]; /* fixed sizes: the compiler keeps no variable array in registers */
-  for (int r = 0; r < R; r++)
-    for (int64_t d = 0; d < DIM / LANES; d++) sums[r][d] = splat(0);
-  for (int64_t at = first; at <= last; at++) {
-    const char *row = slot_of(m, l, table, at);
-    float scale = TYPE == INT8 ? ((const float *)(row + 2 * width))[m->kv_heads + kv_head] : 1.0f;
-    vf weights[4];
-    for (int r = 0; r < R; r++) weights[r] = splat(scores[r * room + at] * scale);
-    for (int64_t d = 0; d < DIM / LANES; d++) {
-      vf value = load_kv(row, value_at + d * LANES, TYPE);
-      for (int r = 0; r < R; r++) sums[r][d] = fma16(weights[r], value, sums[r][d]);
-    }
-  }
-  for (int r = 0; r < R; r++)
-    for (int64_t d = 0; d < DIM / LANES; d++) store(outs[r] + d * LANES, sums[r][d]);
-}
-
-/* n query rows, of rising positions, over the keys and values of one KV head. Keys are turned 16 at a time, so
-   that each lane is a key and no sum runs across lanes. */
-INLINE void attend(const Model *m, const Layer *l, const int32_t *table, int64_t kv_head, int64_t n,
-                   const float *const *queries, const int64_t *positions, float *const *outs, float *scores,
-                   int64_t room, const int TYPE, const int64_t DIM) {
-  const int64_t width = m->kv_heads * DIM, key_at = kv_head * DIM, last = positions[n - 1];
-  const int64_t low = l->window ? MAX(positions[0] - l->window + 1, 0) : 0, first = low / LANES * LANES;
-  float keys[MAX_DIM * LANES] __attribute__((aligned(64)));
-  for (int64_t at = first; at <= last; at += LANES) {
-    const char *rows[LANES];
-    for (int64_t j = 0; j < LANES; j++) rows[j] = slot_of(m, l, table, MIN(at + j, last));
-    vf scale = splat(1.0f / sqrtf((float)DIM));
-    if (TYPE == INT8)
-      for (int64_t j = 0; j < LANES; j++) scale[j] *= ((const float *)(rows[j] + 2 * width))[kv_head];
-    for (int64_t d = 0; d < DIM; d += LANES) {
-      vf turned[LANES];
-      for (int64_t j = 0; j < LANES; j++) turned[j] = load_kv(rows[j], key_at + d, TYPE);
-      transpose16(turned);
-      for (int64_t j = 0; j < LANES; j++) store(keys + (d + j) * LANES, turned[j]);
+/* n query rows, of rising positions, over the keys and values of one KV head, a chunk at a time: read once and
+   made floats, for all of them. Keys are turned, so that each lane is a key and no sum runs across lanes. */
+INLINE void attend(const Model *m, const Layer *l, const int32_t *table, int64_t kv_head, Query *queries,
+                   int64_t n, const int TYPE, const int64_t DIM) {
+  const int64_t width = m->kv_heads * DIM, key_at = kv_head * DIM, value_at = width + key_at;
+  const int64_t last = queries[n - 1].position, window = l->window;
+  const int64_t low = window ? MAX(queries[0].position - window + 1, 0) : 0;
+  float keys[MAX_DIM * KEYS] __attribute__((aligned(64))), values[MAX_DIM * KEYS] __attribute__((aligned(64)));
+  for (int64_t at = low / KEYS * KEYS; at <= last; at += KEYS) {
+    const int64_t count = MIN(KEYS, last + 1 - at);
+    for (int64_t from = 0; from < count; from += LANES) {
+      const char *rows[LANES];
+      for (int64_t j = 0; j < LANES; j++) rows[j] = slot_of(m, l, table, MIN(at + from + j, last));
+      for (int64_t d = 0; d < DIM; d += LANES) {
+        vf turned[LANES];
+        for (int64_t j = 0; j < LANES; j++) {
+          const float *scales = (const float *)(rows[j] + 2 * width);
+          turned[j] = load_kv(rows[j], key_at + d, TYPE);
+          vf value = load_kv(rows[j], value_at + d, TYPE);
+          if (TYPE == INT8) turned[j] *= splat(scales[kv_head]), value *= splat(scales[m->kv_heads + kv_head]);
+          store(values + (from + j) * DIM + d, value);
+        }
+        transpose16(turned);
+        for (int64_t j = 0; j < LANES; j++) store(keys + (d + j) * KEYS + from, turned[j]);
+      }
     }
     int64_t r = 0;
-    for (; r + 4 <= n; r += 4) score(queries + r, keys, 4, DIM, scale, scores + r * room + at, room);
-    if (n - r == 3) score(queries + r, keys, 3, DIM, scale, scores + r * room + at, room);
-    if (n - r == 2) score(queries + r, keys, 2, DIM, scale, scores + r * room + at, room);
-    if (n - r == 1) score(queries + r, keys, 1, DIM, scale, scores + r * room + at, room);
+    while (r < n && queries[r].position < at) r++;
+    for (; r < n; r += 4) look(queries + r, MIN(n - r, 4), keys, values, at, count, window, DIM);
   }
   for (int64_t r = 0; r < n; r++) {
-    int64_t from = l->window ? MAX(positions[r] - l->window + 1, 0) : 0;
-    for (int64_t at = first; at < from / LANES * LANES; at += LANES) store(scores + r * room + at, splat(0));
-    soften(scores + r * room, from, positions[r], last / LANES * LANES + LANES);
+    const vf share = splat(1.0f / sum_lanes(queries[r].sums));
+    for (int64_t d = 0; d < DIM; d += LANES) store(queries[r].out + d, load(queries[r].out + d) * share);
   }
-  int64_t r = 0;
-  for (; r + 4 <= n; r += 4) weigh(m, l, table, kv_head, first, last, scores + r * room, room, 4, outs + r, TYPE, DIM);
-  if (n - r == 3) weigh(m, l, table, kv_head, first, last, scores + r * room, room, 3, outs + r, TYPE, DIM);
-  if (n - r == 2) weigh(m, l, table, kv_head, first, last, scores + r * room, room, 2, outs + r, TYPE, DIM);
-  if (n - r == 1) weigh(m, l, table, kv_head, first, last, scores + r * room, room, 1, outs + r, TYPE, DIM);
 }
 
 #define ATTEND(NAME, TYPE, DIM)                                                                                \
-  APART void NAME(const Model *m, const Layer *l, const int32_t *table, int64_t kv_head, int64_t n,            \
-                  const float *const *q, const int64_t *positions, float *const *outs, float *scores,          \
-                  int64_t room) {                                                                              \
-    attend(m, l, table, kv_head, n, q, positions, outs, scores, room, TYPE, DIM);                              \
+  APART void NAME(const Model *m, const Layer *l, const int32_t *table, int64_t kv_head, Query *queries,       \
+                  int64_t n) {                                                                                 \
+    attend(m, l, table, kv_head, queries, n, TYPE, DIM);                                                       \
   }
 ATTEND(attend_f32_64, FLOAT32, 64)
 ATTEND(attend_f32_128, FLOAT32, 128)
@@ -497,8 +568,7 @@ ATTEND(attend_i8_64, INT8, 64)
 ATTEND(attend_i8_128, INT8, 128)
 ATTEND(attend_i8, INT8, m->head_dim)
 
-typedef void Attend(const Model *, const Layer *, const int32_t *, int64_t, int64_t, const float *const *,
-                    const int64_t *, float *const *, float *, int64_t);
+typedef void Attend(const Model *, const Layer *, const int32_t *, int64_t, Query *, int64_t);
 
 static Attend *attention_for(const Model *m) {
   const int64_t dim = m->head_dim;
@@ -514,25 +584,23 @@ static Attend *attention_for(const Model *m) {
 static void attend_group(const Model *m, const Layer *l, const Step *s, int64_t group, int64_t kv_head,
                          Attend *attention) {
   const int64_t ratio = m->heads / m->kv_heads, dim = m->head_dim;
-  const int64_t room = (s->max_context + LANES - 1) / LANES * LANES;
   const int64_t width = (m->heads + 2 * m->kv_heads) * dim;
-  float *scores = s->scores + omp_get_thread_num() * TOGETHER * room;
-  const float *queries[TOGETHER];
-  float *outs[TOGETHER];
-  int64_t positions[TOGETHER], n = 0;
+  const int32_t *table = s->tables + s->group_table[group];
+  Query queries[TOGETHER];
+  int64_t n = 0;
   for (int64_t i = 0; i < s->group_len[group]; i++) {
     const int64_t row = s->group_row[group] + i;
     for (int64_t h = kv_head * ratio; h < (kv_head + 1) * ratio; h++) {
-      queries[n] = s->wide + row * width + h * dim;
-      outs[n] = s->heads_out + (row * m->heads + h) * dim;
-      positions[n++] = s->positions[row];
+      float *out = s->heads_out + (row * m->heads + h) * dim;
+      memset(out, 0, dim * sizeof(float));
+      queries[n++] = (Query){s->wide + row * width + h * dim, out, s->positions[row], splat(-INFINITY), splat(0)};
       if (n == TOGETHER) {
-        attention(m, l, s->tables + s->group_table[group], kv_head, n, queries, positions, outs, scores, room);
+        attention(m, l, table, kv_head, queries, n);
         n = 0;
       }
     }
   }
-  if (n) attention(m, l, s->tables + s->group_table[group], kv_head, n, queries, positions, outs, scores, room);
+  if (n) attention(m, l, table, kv_head, queries, n);
 }
 
 /* --------------------------------------------------------------------------------------------------- layer */
@@ -546,38 +614,56 @@ APART void gate(const float *x, int64_t n, float *out) {
   for (; i < n; i++) out[i] = x[i] / (1.0f + expf(-x[i])) * x[n + i];
 }
 
+/* After a barrier: what one thread sees is what all took. */
+INLINE void lap(const Model *m, enum Part part, double *since) {
+  if (!m->spent || omp_get_thread_num()) return;
+  const double now = omp_get_wtime();
+  m->spent[part] += now - *since;
+  *since = now;
+}
+
 void layer(const Model *m, const Layer *l, const Step *s) {
   Attend *attention = attention_for(m);
 #pragma omp parallel num_threads(m->threads)
   {
     float row_buffer[m->hidden];
+    double since = m->spent ? omp_get_wtime() : 0;
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < s->rows; row++) {
       norm_row(s->x + row * m->hidden, l->attn_norm, m->eps, m->hidden, row_buffer);
       give(&l->qkv, s, row, row_buffer);
     }
+    lap(m, NORMS, &since);
     multiply(&l->qkv, s, s->rows, s->wide, l->qkv.n, 0);
+    lap(m, PRODUCTS, &since);
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < s->rows; row++) place_row(m, l, s, row);
+    lap(m, PLACING, &since);
 #pragma omp for collapse(2) schedule(dynamic)
     for (int64_t group = 0; group < s->groups; group++)
       for (int64_t head = 0; head < m->kv_heads; head++) attend_group(m, l, s, group, head, attention);
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < s->rows; row++) give(&l->o, s, row, s->heads_out + row * l->o.k);
+    lap(m, ATTENTION, &since);
     multiply(&l->o, s, s->rows, s->x, m->hidden, 1);
+    lap(m, PRODUCTS, &since);
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < s->rows; row++) {
       norm_row(s->x + row * m->hidden, l->ffn_norm, m->eps, m->hidden, row_buffer);
       give(&l->gate_up, s, row, row_buffer);
     }
+    lap(m, NORMS, &since);
     multiply(&l->gate_up, s, s->rows, s->wide, l->gate_up.n, 0);
+    lap(m, PRODUCTS, &since);
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < s->rows; row++) {
       float *wide = s->wide + row * 2 * m->intermediate;
       gate(wide, m->intermediate, wide);
       give(&l->down, s, row, wide);
     }
+    lap(m, GATE, &since);
     multiply(&l->down, s, s->rows, s->x, m->hidden, 1);
+    lap(m, PRODUCTS, &since);
   }
 }
 

@@ -21,8 +21,10 @@ import torch
 from .kv_cache import KvLayer
 
 LANES, GROUP, MAX_HEAD_DIM = 16, 64, 256
-TOGETHER = 16
-"""Query rows that share a pass over the keys, and scores in memory."""
+TOGETHER = 48
+"""Query rows that share a pass over the keys."""
+PARTS = ("norms", "products", "placing", "attention", "gate")
+"""Of a layer's time, as `Model.spent` counts it: float64, one for each, or NULL."""
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fopenmp", "-shared", "-fPIC", "-fno-math-errno", "-w")
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
 
@@ -74,6 +76,7 @@ class Model(Structure):
         ("eps", c_float),
         ("cosines", c_void_p),
         ("sines", c_void_p),
+        ("spent", c_void_p),
     )
 
 
@@ -81,7 +84,6 @@ class Step(Structure):
     _fields_ = (
         ("rows", c_int64),
         ("groups", c_int64),
-        ("max_context", c_int64),
         ("positions", c_void_p),
         ("slots", c_void_p),
         ("group_row", c_void_p),
@@ -94,7 +96,6 @@ class Step(Structure):
         ("input", c_void_p),
         ("codes", c_void_p),
         ("code_scale", c_void_p),
-        ("scores", c_void_p),
     )
 
 

@@ -18,9 +18,6 @@ from .config import DecoderConfig
 from .decoder import rotary_tables
 from .matrices import DecoderWeights, LayerWeights, Matrix
 
-# Tokens of one sequence that one thread takes at a time.
-QUERIES = 8
-
 
 class NativeDecoder:
     """Implements `Decoder`, for int8 and float32 weights and heads of a multiple of 16 dimensions.
@@ -72,7 +69,7 @@ class NativeDecoder:
         self._embedding = _Embedding(self._alive[-1] if weights.head is weights.embedding else None, weights)
         self._num_logits = weights.head.weight.shape[0]
         self._layers = [self._layer(index, layer) for index, layer in enumerate(weights.layers)]
-        self._scratch = _Scratch(config, max_rows, context, threads)
+        self._scratch = _Scratch(config, max_rows)
         self._max_rows, self._context = max_rows, context
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
@@ -169,7 +166,7 @@ class _Embedding:
 class _Scratch:
     """Memory that every step uses again, and the C description of a step in it."""
 
-    def __init__(self, config: DecoderConfig, max_rows: int, context: int, threads: int) -> None:
+    def __init__(self, config: DecoderConfig, max_rows: int) -> None:
         widest_in = max(config.hidden, config.q_width, config.intermediate)
         widest_out = max(config.q_width + 2 * config.kv_width, 2 * config.intermediate)
         self.hidden = torch.empty(max_rows, config.hidden)
@@ -178,25 +175,23 @@ class _Scratch:
         self._input = torch.empty(max_rows, widest_in)
         self._codes = torch.empty(max_rows, -(-widest_in // 4) * 4, dtype=torch.uint8)
         self._code_scale = torch.empty(max_rows, -(-widest_in // native.GROUP))
-        padded = -(-context // native.LANES) * native.LANES
-        self._scores = torch.empty(threads, native.TOGETHER, padded)
+        # Tokens of one sequence that one thread takes at a time.
+        self._queries = max(native.TOGETHER * config.kv_heads // config.heads, 1)
 
     def step(self, plan: StepPlan) -> tuple[native.Step, Any]:
         """The step, and what must outlive its use."""
         tables, rows, lengths, starts = array("i"), array("i"), array("i"), array("i")
-        longest = 0
         for item, offset in zip(plan.items, plan.offsets, strict=False):
             at = len(tables)
             tables.extend(item.table)
-            longest = max(longest, item.start + item.num_tokens)
-            for first in range(0, item.num_tokens, QUERIES):
+            for first in range(0, item.num_tokens, self._queries):
                 rows.append(offset + first)
-                lengths.append(min(QUERIES, item.num_tokens - first))
+                lengths.append(min(self._queries, item.num_tokens - first))
                 starts.append(at)
         positions, slots = array("q", plan.positions), array("q", plan.slots)
         arrays = (positions, slots, rows, lengths, starts, tables)
         step = self.bare(len(plan.tokens))
-        step.groups, step.max_context = len(rows), longest
+        step.groups = len(rows)
         step.positions, step.slots, step.group_row, step.group_len, step.group_table, step.tables = (
             part.buffer_info()[0] for part in arrays
         )
@@ -205,7 +200,7 @@ class _Scratch:
     def bare(self, rows: int) -> native.Step:
         step = native.Step()
         step.rows = rows
-        step.x, step.wide, step.heads_out, step.input, step.codes, step.code_scale, step.scores = (
+        step.x, step.wide, step.heads_out, step.input, step.codes, step.code_scale = (
             part.data_ptr()
             for part in (
                 self.hidden,
@@ -214,7 +209,6 @@ class _Scratch:
                 self._input,
                 self._codes,
                 self._code_scale,
-                self._scores,
             )
         )
         return step

@@ -45,10 +45,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 PROMPT = [int(token) for token in torch.randint(0, 199, (70,), generator=torch.Generator().manual_seed(7))]
 
 
-def build(name: str, folder: Path) -> transformers.PreTrainedModel:
+def build(name: str, folder: Path, **sizes: int) -> transformers.PreTrainedModel:
     family, changes = FAMILIES[name]
     torch.manual_seed(3)
-    config = getattr(transformers, f"{family}Config")(**{**SIZES, **changes})
+    config = getattr(transformers, f"{family}Config")(**{**SIZES, **changes, **sizes})
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     for weight in model.parameters():
         # As made, norms are all ones and biases all zeros: mistakes with them would not show.
@@ -89,6 +89,27 @@ def test_a_prompt_is_scored_as_transformers_scores_it(
         torch.tensor([[value for _, value in score.top] for score in scores]), values, rtol=1e-4, atol=2e-4
     )
     assert pool.answers[request, 0].tokens == [int(expected[-1].argmax())]
+
+
+# Keys are looked at 64 at a time: windows begin within such a chunk, and some rows do not see all chunks.
+@pytest.mark.parametrize(("window", "head_dim"), [(100, 80), (64, 32), (7, 128)])
+def test_a_long_prompt_is_scored_the_same_wherever_it_is_cut(
+    tmp_path: Path, window: int, head_dim: int
+) -> None:
+    model = build("mistral", tmp_path, sliding_window=window, head_dim=head_dim)
+    prompt = [*PROMPT, *PROMPT[::-1], *PROMPT[::2], *PROMPT]
+    with torch.inference_mode():
+        expected = model(torch.tensor([prompt])).logits[0].log_softmax(-1)
+    scores = []
+    for chunk in (512, 61, 3):
+        config = make_config(max_chunk=chunk, block_size=8)
+        pool = Pool(make_runner(tmp_path, config, kv_type="float32"), config)
+        request = pool.submit(prompt, 1, Drawing(score_prompt=True))
+        pool.run()
+        scores.append([score.logprob for score in pool.prompt_scores[request]])
+    assert scores[0] == scores[1] == scores[2]
+    theirs = expected[:-1].gather(1, torch.tensor(prompt[1:]).unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(torch.tensor(scores[0]), theirs, rtol=1e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("kv_type", ["float16", "bfloat16", "int8"])
