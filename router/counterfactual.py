@@ -73,7 +73,8 @@ def _changes(
         sentence = f"It would have been {other.engine} if the price of the budget were {side} {crossing:.2f}"
         yield Counterfactual(other.engine, "budget_price", crossing, sentence)
 
-    gain = gap / weights.answer_value if weights.answer_value else 1.0
+    worth = weights.answer_value * other.in_time
+    gain = gap / worth if worth else 1.0
     if other.p_ok.mean + gain <= 1:
         chance = percent(other.p_ok.mean + gain)
         sentence = f"It would have been {other.engine} if its chance of a right answer were {chance}"

@@ -82,7 +82,9 @@ class Candidate:
     `gain` is its chance of a right answer above the baseline's: the best local candidate's, or the weakest's
     where none is local. Money is in the decision's currency: `cost` is expected, `worst_cost` the most that
     one attempt can take. `switch_cost` is the worth of the warm prefix left behind at another engine.
-    `utility` is what they were ranked by, in money.
+    `in_time` is the chance that the answer comes within the deadline, 1 without one; `answers_seen` is from
+    how many answers its speed is known: with none it is a guess. `utility` is what they were ranked by, in
+    money.
     """
 
     engine: str
@@ -96,6 +98,8 @@ class Candidate:
     switch_cost: float
     utility: float
     warm_tokens: int = 0
+    in_time: float = 1.0
+    answers_seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)

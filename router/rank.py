@@ -84,7 +84,7 @@ def _cascade(
     if not view.capabilities.logprobs or not low < floor <= high:
         return None
     p_accept = (high - floor) / (high - low)
-    accepted = draft.utility + weights.answer_value * ((floor + high) / 2 - draft.p_ok.mean)
+    accepted = draft.utility + weights.answer_value * draft.in_time * ((floor + high) / 2 - draft.p_ok.mean)
     drafting_s = draft.first_token_s.p50 + router.hold_back / view.speed.decode.p50
     escalated = other.utility - weights.second_value * drafting_s
     if p_accept * accepted + (1 - p_accept) * escalated <= max(draft.utility, other.utility):

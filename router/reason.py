@@ -27,7 +27,23 @@ def reason(
     weights: Weights,
     currency: str,
 ) -> str:
-    """What made the difference to the next best: the largest of the terms that speak for the first."""
+    """What made the difference to the next best: the largest of the terms that speak for the first. Whoever
+    is first only because those whose speed is known are too slow is said to be a guess.
+    """
+    words = _difference(ranked, cascade, removed, weights, currency)
+    late = [entry.engine for entry in removed if entry.filter == "slo"]
+    if late and cascade is None and not ranked[0].answers_seen:
+        words += f"; how fast it is nobody knows yet, and {', '.join(late)} would be too late"
+    return words
+
+
+def _difference(
+    ranked: Sequence[Candidate],
+    cascade: Cascade | None,
+    removed: Sequence[Removed],
+    weights: Weights,
+    currency: str,
+) -> str:
     if cascade is not None:
         chance = percent(cascade.p_accept)
         return f"drafted here first: good enough with a chance of {chance}, else {cascade.escalate}"
@@ -39,10 +55,15 @@ def reason(
         return f"a toss-up with {other.engine}, and a question like it went here"
     money = 1.0 + weights.budget_price
     chances = f"{percent(best.p_ok.mean)} against {percent(other.p_ok.mean)}"
+    timely = f"{percent(best.in_time)} against {percent(other.in_time)}"
     terms = [
         (
-            weights.answer_value * (best.p_ok.mean - other.p_ok.mean),
+            weights.answer_value * best.in_time * (best.p_ok.mean - other.p_ok.mean),
             f"more likely right ({chances}) than {other.engine}",
+        ),
+        (
+            weights.answer_value * other.p_ok.mean * (best.in_time - other.in_time),
+            f"more likely in time ({timely}) than {other.engine}",
         ),
         (
             money * (other.cost - best.cost),

@@ -7,6 +7,11 @@ import math
 from .facts import Facts, Spread
 from .world import EngineView
 
+GUESS_TAIL = 3.0
+"""How many times longer than guessed the slow tenth of engines takes that nobody has asked yet."""
+
+_P90_OF_A_NORMAL = 1.2816
+
 
 def first_token(facts: Facts, view: EngineView) -> Spread:
     """Seconds until the answer begins: the queue, the way, and the prompt but for its warm prefix."""
@@ -17,6 +22,20 @@ def whole_answer(facts: Facts, view: EngineView) -> Spread:
     """Seconds until the answer of the expected length is complete."""
     output, decode = facts.output_tokens, view.speed.decode
     return _together([*_waits(facts, view), Spread(output.p50 / decode.p50, output.p50 / decode.p90)])
+
+
+def in_time(facts: Facts, view: EngineView) -> float:
+    """The chance that the whole answer comes within the deadline: 1 where there is none.
+
+    Lognormal between the two quantiles, as waits and rates are: their tails are long.
+    """
+    if facts.deadline_s is None:
+        return 1.0
+    total_s = whole_answer(facts, view)
+    typical_s = max(total_s.p50, 1e-3)
+    tail = max(total_s.p90 / typical_s, 1.01 if view.speed.num_samples else GUESS_TAIL)
+    spreads = math.log(max(facts.deadline_s, 1e-3) / typical_s) * _P90_OF_A_NORMAL / math.log(tail)
+    return 0.5 * (1.0 + math.erf(spreads / math.sqrt(2.0)))
 
 
 def uncached_tokens(facts: Facts, view: EngineView) -> int:

@@ -1,6 +1,10 @@
 """What an engine's answer is worth in money: its chance of being right, its price, the wait, the prefix left.
 
-utility = answer_value * P(right) - (1 + budget_price) * cost - second_value * seconds - switch_cost
+utility = answer_value * P(right) * P(in time)
+          - (1 + budget_price) * cost - second_value * seconds - switch_cost
+
+An answer after the deadline is none. Of an engine that nobody has measured the speed is a guess with a long
+tail, so that with little time those that are known come first.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from .decision import Candidate, Estimate, RankMode
 from .facts import Facts, Spread
 from .money import amount
 from .spending import expected_cost, worst_cost
-from .timing import first_token, whole_answer
+from .timing import first_token, in_time, whole_answer
 from .world import EngineView, World
 
 # How much an answer's being right weighs against money and time, as a multiple of `router.answer_value`.
@@ -62,8 +66,9 @@ def score_all(
                 f"The filters let {view.name} pass with prices in {view.currency}, without a rate."
             )
         switch_cost = _switch_cost(view, home, world, weights)
+        timely = in_time(facts, view)
         utility = (
-            weights.answer_value * p_ok.mean
+            weights.answer_value * p_ok.mean * timely
             - (1.0 + weights.budget_price) * cost
             - weights.second_value * felt_s(total_s, weights)
             - switch_cost
@@ -81,6 +86,8 @@ def score_all(
                 switch_cost=switch_cost,
                 utility=utility,
                 warm_tokens=view.warm_tokens,
+                in_time=timely,
+                answers_seen=view.speed.num_samples,
             )
         )
     return sorted(candidates, key=lambda one: (-one.utility, one.cost, not one.local, one.engine))

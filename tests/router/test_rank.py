@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from edgecloud.router.decision import Candidate, Decision, Estimate
+from edgecloud.router.explain import explain
 from edgecloud.router.facts import Facts, Needs, Spread
 from edgecloud.router.filter import filter
+from edgecloud.router.latency import REMOTE_PRIOR, Estimates
 from edgecloud.router.rank import rank
 from edgecloud.router.utility import score_all, weights_of
 from edgecloud.router.world import Budget, EngineView, KeyLimits, Speed, World
+from edgecloud.types import Timings, Usage
 
 from .worlds import (
     NOW,
@@ -187,6 +190,53 @@ def test_a_deadline_is_an_slo_too() -> None:
 
     assert decide(world, chances).chosen.engine == "shaky"
     assert decide(world, chances, make_facts(deadline_s=15)).chosen.engine == "steady"
+
+
+def test_an_answer_that_may_be_late_is_worth_less_and_a_deadline_of_hours_changes_nothing() -> None:
+    quick = replace(EVEN, num_samples=9)
+    shaky = replace(EVEN, queue_s=Spread(4, 12), num_samples=9)
+    world = even_world(make_local(speed=quick), make_hosted(speed=shaky))
+    chances = {"laptop": 0.5, "cloud": 0.75}
+
+    calm = decide(world, chances, make_facts(deadline_s=3600))
+    hurried = decide(world, chances, make_facts(deadline_s=10.5), slo_s=100.0)
+
+    assert (calm.chosen.engine, calm.chosen.in_time) == ("cloud", pytest.approx(1.0))
+    assert decide(world, chances).chosen.in_time == 1
+    assert hurried.chosen.engine == "laptop"
+    assert "more likely in time" in hurried.reason
+    # Half of its answers take less than it typically does.
+    assert decide(world, chances, make_facts(deadline_s=9.22)).candidates[1].in_time == pytest.approx(
+        0.5, abs=0.02
+    )
+
+
+def test_with_little_time_those_come_first_whose_speed_is_known() -> None:
+    speed = Estimates(REMOTE_PRIOR).speed
+    tried = Estimates(REMOTE_PRIOR)
+    for _ in range(20):
+        tried.learn(Usage(100, 100), Timings(ttft_s=0.9, decode_s=2.2))
+    known = make_hosted("known", speed=tried.speed)
+    world = make_world(known, make_hosted("new", speed=speed))
+    chances = {"known": 0.6, "new": 0.65}
+
+    assert decide(world, chances, make_facts(deadline_s=8.0), mode="quality").chosen.engine == "known"
+    # Whoever has time finds out how fast the new one is.
+    assert decide(world, chances, make_facts(deadline_s=60.0), mode="quality").chosen.engine == "new"
+
+
+def test_whoever_is_left_only_because_nobody_has_measured_it_is_said_to_be_a_guess() -> None:
+    slow = make_local(speed=replace(EVEN, decode=Spread(1, 1), num_samples=9))
+    world = even_world(slow, make_hosted())
+
+    decision = decide(world, {"laptop": 0.9, "cloud": 0.5}, make_facts(deadline_s=60.0))
+
+    assert order(decision) == ["cloud"]
+    assert decision.reason == (
+        "the only one left (laptop: the deadline); "
+        "how fast it is nobody knows yet, and laptop would be too late"
+    )
+    assert any("a guess)" in line for line in explain(decision))
 
 
 def test_coming_back_counts_too_when_a_chat_might_leave() -> None:
