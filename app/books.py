@@ -22,8 +22,8 @@ from .run import Closing
 
 if TYPE_CHECKING:
     from ..router.budgets import Limit
-    from ..router.decision import Decision
     from ..router.ledger import Ledger
+    from ..router.rank import Ranking
 
 log = logging.getLogger(__name__)
 
@@ -207,11 +207,17 @@ def close_request(ledger: Ledger, closing: Closing) -> None:
     ledger.settle(entry, attempts, closing.limits, _as_json(closing.decision))
 
 
-def _as_json(decision: Decision | str | None) -> str | None:
+def _as_json(decision: Ranking | str | None) -> str | None:
     if decision is None:
         return None
     if isinstance(decision, str):
         return json.dumps({"refused": decision})
     from edgecloud.wire.native import dump_record
 
-    return json.dumps(dump_record(decision))
+    told = decision.decision
+    try:
+        told = decision.explained()
+    except Exception:
+        # What a request cost is written down whatever becomes of the words around it.
+        log.exception("a decision could not be explained")
+    return json.dumps(dump_record(told))

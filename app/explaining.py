@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 def plan_story(plan: Plan) -> dict[str, Any]:
     """A plan that nobody has carried out."""
+    decision = plan.ranking.explained()
     return {
         "id": plan.facts.request_id,
-        "decision": dump_record(plan.decision),
-        "sentences": list(explain(plan.decision, carried_out=False)),
+        "decision": dump_record(decision),
+        "sentences": list(explain(decision, carried_out=False)),
     }
 
 

@@ -1,7 +1,7 @@
 """The one way through the house: a request in, a stream of events out, ending in one `Finish` or one raised
 error.
 
-    journal the prompt -> decide who may answer -> a kept answer, or ask -> journal the deltas -> receipt
+    journal the prompt -> who may answer -> a kept answer, or choose and ask -> journal the deltas -> receipt
 
 Where only one engine is meant and nobody has to be paid, it is asked directly and no router is loaded.
 """
@@ -44,6 +44,7 @@ from .memory import Memory, answerer_of, nothing_kept
 from .run import Closing, Run
 
 if TYPE_CHECKING:
+    from ..router.decision import Allowed
     from .keys import KeyDesk
     from .lessons import Lessons
     from .routing import Plan, Routing
@@ -52,12 +53,13 @@ log = logging.getLogger(__name__)
 
 
 class Answer(NamedTuple):
-    """What was decided: `ask` gives the events for a chat with this id; so may a kept answer of one of the
-    `answerers`.
+    """Who may answer: `ask` gives the events for a chat with this id; so may a kept answer of one of the
+    `answerers`. `early` is what `ask` will need, begun where it takes a while.
     """
 
     ask: Callable[[str | None], Awaitable[AsyncGenerator[EngineEvent, None]]]
     answerers: tuple[str, ...]
+    early: asyncio.Task[Plan] | None = None
 
 
 class Models(Protocol):
@@ -137,7 +139,7 @@ class Gateway:
         if request.door == "http" and not self.settings.server.journal:
             request = dataclasses.replace(request, journal=False)
         run = Run(request)
-        turn, notice = None, None
+        turn, notice, early = None, None, None
         try:
             if request.door != "http":
                 # What a person typed is kept whatever becomes of it, a wrong model name included.
@@ -145,6 +147,7 @@ class Gateway:
             if turn is not None:
                 run.request = dataclasses.replace(request, chat_id=turn.turn.chat_id)
             answer = await self._decide(run)
+            early = answer.early
             if request.door == "http":
                 turn, notice = await self._begin(request)
             chat_id = run.chat_id = turn.turn.chat_id if turn else request.chat_id
@@ -187,6 +190,9 @@ class Gateway:
             failure = InternalError()
             await self._fail(run, turn, failure)
             raise failure from error
+        finally:
+            if early is not None:
+                early.cancel()
 
     async def embed(self, request: EmbedRequest, *, listed_only: bool = False) -> EmbedResult:
         """One vector per input. Raises `BadRequest` for a width the embedder does not have."""
@@ -250,7 +256,7 @@ class Gateway:
         else:
             chat_id = await self._chat_that_pays(request)
             plan = await self.routing.plan(request, dry=True, chat_id=chat_id)
-            story, answerers = plan_story(plan), await self._answerers(plan)
+            story, answerers = plan_story(plan), await self._answerers(plan.allowed)
         if self.memory is None:
             return with_cache(story, CacheInfo("off"), "no answers are kept here")
         return with_cache(story, *await self.memory.foresee(request, answerers))
@@ -327,14 +333,23 @@ class Gateway:
         request = run.request
         if self._is_routed(request):
             routing = self.routing
-            plan = await routing.plan(request, left_s=run.left_s, chat_id=await self._chat_that_pays(request))
+            await routing.expect(request)
+            chat_id = await self._chat_that_pays(request)
+            admitted = await routing.admit(request, left_s=run.left_s, chat_id=chat_id)
             if self.keys is not None:
-                await self.keys.hold(request.id, request.tenant, plan.tokens)
+                await self.keys.hold(request.id, request.tenant, admitted.tokens)
+            answerers = await self._answerers(admitted.allowed)
+            early = None
+            if admitted.is_choice and not request.only_kept:
+                # Its vector is computed in a thread, while the prompt is journalled and looked for.
+                early = asyncio.create_task(routing.choose(request, admitted))
+                early.add_done_callback(lambda task: task.cancelled() or task.exception())
 
             async def answer(chat_id: str | None) -> AsyncGenerator[EngineEvent, None]:
+                plan = await (early or routing.choose(request, admitted))
                 return (await routing.execution(run, plan, chat_id)).events()
 
-            return Answer(answer, await self._answerers(plan))
+            return Answer(answer, answerers, early)
         engine = await self._named(request)
         if self.keys is not None and self.keys.counts(request.tenant):
             from .facts import tokens_of_answer
@@ -347,11 +362,11 @@ class Gateway:
 
         return Answer(ask, (answerer_of(self.settings, engine),))
 
-    async def _answerers(self, plan: Plan) -> tuple[str, ...]:
-        """Whose kept answers may be given for a plan's request."""
+    async def _answerers(self, allowed: Allowed) -> tuple[str, ...]:
+        """Whose kept answers may be given."""
         upstreams = await self.routing.engines.all()
-        allowed = (upstreams[name].deployments[0].engine for name in plan.allowed.engines)
-        return tuple(answerer_of(self.settings, each) for each in allowed)
+        engines = (upstreams[name].deployments[0].engine for name in allowed.engines)
+        return tuple(answerer_of(self.settings, each) for each in engines)
 
     async def _named(self, request: ChatRequest) -> Engine:
         """The one engine that is meant. Raises the refusal where it may not answer."""

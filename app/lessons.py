@@ -52,7 +52,7 @@ class Vector(NamedTuple):
 
 class Lessons:
     """`find_embedder` raises `EdgeCloudError` where there is none; `open_outcomes` is None where the user
-    wants nothing kept.
+    wants nothing kept. `begin_vector` has a text's vector made before anybody waits for it.
     """
 
     def __init__(
@@ -60,8 +60,10 @@ class Lessons:
         find_embedder: Callable[[], Awaitable[Embedder]],
         open_outcomes: Callable[[], Outcomes] | None,
         load: Callable[[], LearnedQuality] = load_shipped,
+        begin_vector: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._find_embedder = find_embedder
+        self._begin_vector = begin_vector
         self._open_outcomes = open_outcomes
         self._load = load
         self._outcomes: Outcomes | None = None
@@ -81,6 +83,11 @@ class Lessons:
             self._quality = await asyncio.to_thread(self._current)
         return self._quality
 
+    def expect(self, text: str) -> None:
+        """Say that `estimating` will be asked about this question, so that its vector is begun now."""
+        if text.strip() and isinstance(self._quality, LearnedQuality):
+            self._begin_vector(gist(text))
+
     async def estimating(self, text: str) -> tuple[Quality, Vector | None]:
         """What estimates now, and the embedding of a question: None without an embedder, or where nothing
         would look at it.
@@ -91,8 +98,12 @@ class Lessons:
         known = self._quality if isinstance(self._quality, LearnedQuality) else await self.quality()
         if not isinstance(known, LearnedQuality):
             return known, None
-        vector, quality = await asyncio.gather(self._embed(text, known.fingerprint), self.quality())
-        return quality, vector
+        looking = asyncio.create_task(self.quality())
+        try:
+            vector = await self._embed(text, known.fingerprint)
+            return await looking, vector
+        finally:
+            looking.cancel()
 
     def answered(self, facts: Facts, view: EngineView, chat_id: str | None) -> None:
         """Remember an answer, so that there can be a verdict on it. The same question again in its chat is a

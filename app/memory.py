@@ -46,7 +46,7 @@ Source = Callable[[str | None], Awaitable[AsyncGenerator[EngineEvent, None]]]
 class Memory:
     """Kept answers for one gateway. `open_cache` runs in the thread at the first use; `embedder` gives the
     configured embedder, or raises `EdgeCloudError` where there is none; `has_vector` tells whether a text's
-    is there already.
+    is there already, `expects_vector` whether it is or will be without being asked for here.
     """
 
     def __init__(
@@ -55,11 +55,13 @@ class Memory:
         open_cache: Callable[[], AnswerCache],
         embedder: Callable[[], Awaitable[Embedder]],
         has_vector: Callable[[str], bool] = lambda text: False,
+        expects_vector: Callable[[str], bool] = lambda text: False,
     ) -> None:
         self._settings = settings
         self._open_cache = open_cache
         self._embedder = embedder
         self._has_vector = has_vector
+        self._expects_vector = expects_vector
         self._cache: AnswerCache | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="edgecloud-cache")
         self._asides: set[asyncio.Task[None]] = set()
@@ -170,6 +172,8 @@ class Memory:
     async def _look(self, key: Key, request: ChatRequest, answerers: Collection[str]) -> _Looked:
         """Look the request up; trouble is a miss."""
         embedded: Embedded | None = None
+        # Somebody else has it made: nothing is read to find out whether that is worth while.
+        is_coming = self._expects_vector(key.text)
 
         def similar(cache: AnswerCache) -> Found:
             assert embedded is not None
@@ -179,7 +183,7 @@ class Memory:
 
         def look(cache: AnswerCache) -> tuple[Recalled, Found | None]:
             there = embedded is not None
-            recalled = cache.recall(key, answerers, fresh=request.fresh, is_embedded=there)
+            recalled = cache.recall(key, answerers, fresh=request.fresh, is_embedded=there or is_coming)
             return recalled, similar(cache) if there and recalled.is_near else None
 
         try:

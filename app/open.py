@@ -66,14 +66,15 @@ def build_gateway(settings: Settings) -> Gateway:
         from .lessons import Lessons
 
         keeps = settings.history.enabled
-        return Lessons(embedder, (lambda: open_outcomes(settings)) if keeps else None)
+        outcomes = (lambda: open_outcomes(settings)) if keeps else None
+        return Lessons(embedder, outcomes, begin_vector=embedder.begin)
 
     # Who keeps all has nothing to do every hour.
     journal = Journal(open_history, tidy if retention_days else None) if settings.history.enabled else None
     # Who keeps no questions wants no answers kept either.
     memory = None
     if settings.history.enabled:
-        memory = Memory(settings, lambda: open_answers(settings), embedder, embedder.has)
+        memory = Memory(settings, lambda: open_answers(settings), embedder, embedder.has, embedder.expects)
     return Gateway(settings, catalog, journal, Books(open_ledger), memory, make_lessons)
 
 

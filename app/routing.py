@@ -1,6 +1,8 @@
 """Deciding where a request goes, and handing the decision over to be carried out.
 
-facts -> filter -> (wait for one that only rests) -> rank -> Execution
+facts -> filter -> (wait for one that only rests)      admit: who may answer
+a vector, where there is a choice -> rank              choose: in which order, once no kept answer serves
+Execution
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from ..router.filter import reserved_tokens
 from ..router.precedents import Precedents
 from ..router.priors import PriorQuality
 from ..router.quality import Quality
-from ..router.rank import rank
+from ..router.rank import Ranking, order
 from ..router.refusal import refusal, wait_s
 from ..router.structure import question
 from ..router.world import Budget, World
@@ -47,19 +49,35 @@ from .world import Engines, Models
 log = logging.getLogger(__name__)
 
 
+class Admitted(NamedTuple):
+    """Who may answer a request, and what that was found from."""
+
+    facts: Facts
+    world: World
+    allowed: Allowed
+
+    @property
+    def tokens(self) -> int:
+        """What the request is expected to take at most, as the filter for keys counts it."""
+        prompt = max(self.facts.prompt_tokens(engine) for engine in self.allowed.engines)
+        return prompt + reserved_tokens(self.facts) * self.facts.num_choices
+
+    @property
+    def is_choice(self) -> bool:
+        return len(self.allowed.engines) > 1
+
+
 class Plan(NamedTuple):
     """What was decided, and what it was decided from."""
 
     facts: Facts
     world: World
     allowed: Allowed
-    decision: Decision
+    ranking: Ranking
 
     @property
-    def tokens(self) -> int:
-        """What the request is expected to take of who is asked first, as the filter for keys counts it."""
-        first = self.decision.candidates[0].engine
-        return self.facts.prompt_tokens(first) + reserved_tokens(self.facts) * self.facts.num_choices
+    def decision(self) -> Decision:
+        return self.ranking.decision
 
 
 class Routing:
@@ -99,9 +117,29 @@ class Routing:
         left_s: float | None = None,
         chat_id: str | None = None,
     ) -> Plan:
-        """Decide. Waits for an engine that comes back in time where all that is left only rest. A `dry` run
-        waits for nobody and leaves no trace. `chat_id` is whose budget pays, "" a new chat's, where the
-        request doesn't say. Raises the refusal of an empty set.
+        """Decide: `admit`, then `choose`."""
+        admitted = await self.admit(request, dry=dry, left_s=left_s, chat_id=chat_id)
+        return await self.choose(request, admitted)
+
+    async def expect(self, request: ChatRequest) -> None:
+        """Have the vector that a choice will need begun in its thread, where there is likely to be one."""
+        stays = request.private or request.offline or request.mode == "local"
+        if self._lessons is not None and request.model == "auto" and request.is_chat and not stays:
+            self._lessons.expect(question(request.messages))
+            # It begins when the loop comes round.
+            await asyncio.sleep(0)
+
+    async def admit(
+        self,
+        request: ChatRequest,
+        *,
+        dry: bool = False,
+        left_s: float | None = None,
+        chat_id: str | None = None,
+    ) -> Admitted:
+        """Find out who may answer. Waits for an engine that comes back in time where all that is left only
+        rest. A `dry` run waits for nobody and leaves no trace. `chat_id` is whose budget pays, "" a new
+        chat's, where the request doesn't say. Raises the refusal of an empty set.
         """
         upstreams = await self.engines.all()
         if not self._knows_disk:
@@ -121,12 +159,17 @@ class Routing:
             world = await self._world(request, upstreams, facts, chat_id)
             allowed = permit(facts, world, self._settings)
             if allowed.engines:
-                quality, facts = await self._estimating(request, facts, allowed)
-                return Plan(facts, world, allowed, rank(facts, allowed, world, quality, self._settings))
+                return Admitted(facts, world, allowed)
             rest_s = None if dry else wait_s(facts, allowed, world, self._settings)
             if rest_s is None or (left_s is None and spent_s + rest_s > self._settings.router.wait_s):
                 raise refusal(facts, allowed, world)
             await asyncio.sleep(rest_s)
+
+    async def choose(self, request: ChatRequest, admitted: Admitted) -> Plan:
+        """Put those that were admitted in order."""
+        quality, facts = await self._estimating(request, admitted.facts, admitted)
+        world, allowed = admitted.world, admitted.allowed
+        return Plan(facts, world, allowed, order(facts, allowed, world, quality, self._settings))
 
     async def execution(self, run: Run, plan: Plan, chat_id: str | None) -> Execution:
         """Carry the plan out for a request of the chat. `run` learns what was decided."""
@@ -143,7 +186,7 @@ class Routing:
         if plan.facts.covers is None:
             run.reason = decision.reason
         run.currency = settings.budget.currency
-        run.decision = decision
+        run.decision = plan.ranking
         run.limits = limits_of(settings.budget, run.created, chat_id=chat_id, tenant=run.request.tenant)
         candidates = Candidates(
             chosen,
@@ -186,14 +229,14 @@ class Routing:
     # ------------------------------------------------------------------------------------------------- inside
 
     async def _estimating(
-        self, request: ChatRequest, facts: Facts, allowed: Allowed
+        self, request: ChatRequest, facts: Facts, admitted: Admitted
     ) -> tuple[Quality, Facts]:
         """What estimates quality, and the facts with a vector where there is a choice to make by it. Without
         one, what was learnt says nothing.
         """
         if self._quality is not None:
             return self._quality, facts
-        if self._lessons is None or len(allowed.engines) < 2 or not request.is_chat:
+        if self._lessons is None or not admitted.is_choice or not request.is_chat:
             return PriorQuality(), facts
         quality, vector = await self._lessons.estimating(question(request.messages))
         if vector is not None:

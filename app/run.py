@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edgecloud.engine import Engine
 
     from ..router.budgets import Limit
-    from ..router.decision import Decision
+    from ..router.rank import Ranking
 
 _NANO = 1e9
 
@@ -77,7 +77,7 @@ class Closing:
     outcome: str
     tried: tuple[Tried, ...]
     limits: Sequence[Limit]
-    decision: Decision | str | None
+    decision: Ranking | str | None
 
 
 class Run:
@@ -97,7 +97,7 @@ class Run:
         """Who was asked so far, the last one last."""
         self.tried: list[Tried] = []
         self.limits: Sequence[Limit] = ()
-        self.decision: Decision | str | None = None
+        self.decision: Ranking | str | None = None
         self.start: Start | None = None
         self._usage = Usage()
         self._num_completion = 0

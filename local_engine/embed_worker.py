@@ -5,8 +5,8 @@
     submit(rows) ─┼─> jobs ──> take a row from each in turn ──> like lengths together ──> passes
     submit(rows) ─┘            up to `max_rows`                  (padding costs time)
 
-A first row waits a moment for company. The moment shrinks with the size of recent passes: under load the rows
-that arrive during one pass are company enough for the next.
+A row that comes alone goes alone: waiting for company would cost whoever asks one thing at a time half as
+much again. Under load the rows that arrive during one pass are company enough for the next.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -28,8 +27,6 @@ log = logging.getLogger("edgecloud.embed")
 
 Rows = Sequence[Sequence[int]]
 Vectors = NDArray[np.float32]
-
-WINDOW_S = 0.003
 
 
 class _Job:
@@ -82,7 +79,6 @@ class EmbedWorker:
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._recent_rows = 1.0
         self.num_passes = 0
         self._thread = threading.Thread(target=self._work, name=f"embed-{name}", daemon=True)
         self._thread.start()
@@ -106,7 +102,6 @@ class EmbedWorker:
 
     def _work(self) -> None:
         while (rows := self._next_rows()) is not None:
-            self._recent_rows += 0.3 * (len(rows) - self._recent_rows)
             for group in _alike(rows):
                 self._run(group)
         with self._changed:
@@ -122,12 +117,6 @@ class EmbedWorker:
         with self._changed:
             while not self._jobs and not self._closed:
                 self._changed.wait()
-            deadline = time.monotonic() + WINDOW_S / self._recent_rows
-            while not self._closed and self._num_waiting() < self._max_rows:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                self._changed.wait(left)
             if self._closed:
                 return None
             rows: list[_Row] = []
@@ -140,9 +129,6 @@ class EmbedWorker:
                 if not job.is_taken:
                     self._jobs.append(job)
             return rows
-
-    def _num_waiting(self) -> int:
-        return sum(len(job.rows) - job.num_taken for job in self._jobs)
 
     def _run(self, group: list[_Row]) -> None:
         try:

@@ -4,7 +4,9 @@ where the local model may be good enough.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from edgecloud.settings import RouterSettings, Settings
 
@@ -19,12 +21,27 @@ from .utility import Weights, score_all, weights_of
 from .world import EngineView, World
 
 
+class Ranking(NamedTuple):
+    """A decision, and `explained`, which gives the same with what is only told of it: the nearest known
+    questions, and what would have had to differ. That takes as long as the decision, and a request need not
+    wait for it.
+    """
+
+    decision: Decision
+    explained: Callable[[], Decision]
+
+
 def rank(facts: Facts, allowed: Allowed, world: World, quality: Quality, settings: Settings) -> Decision:
     """The allowed engines in the order of trial, with the numbers and reasons.
 
     Pure: the same values give the same decision. Raises `ValueError` for an empty set, which is for
     `refusal.refusal`.
     """
+    return order(facts, allowed, world, quality, settings).explained()
+
+
+def order(facts: Facts, allowed: Allowed, world: World, quality: Quality, settings: Settings) -> Ranking:
+    """As `rank`, explained when somebody asks for it."""
     views = [view for view in world.engines if view.name in allowed]
     if not views:
         raise ValueError(
@@ -36,7 +53,7 @@ def rank(facts: Facts, allowed: Allowed, world: World, quality: Quality, setting
     scored = score_all(facts, views, world, estimates, weights, settings)
     ranked = following(scored, facts.precedent, weights)
     cascade = _cascade(facts, ranked, views, weights, mode, settings.router)
-    return Decision(
+    decision = Decision(
         request_id=facts.request_id,
         at=world.now,
         mode=mode,
@@ -44,15 +61,19 @@ def rank(facts: Facts, allowed: Allowed, world: World, quality: Quality, setting
         reason=reason(ranked, cascade, allowed.removed, weights, world.currency),
         removed=allowed.removed,
         cascade=cascade,
-        neighbours=quality.neighbours(facts),
         budget_price=weights.budget_price,
         currency=world.currency,
         quality=quality.version,
         labels=facts.privacy.labels if facts.local_only else (),
-        counterfactuals=counterfactuals(
-            facts, ranked, cascade, views, allowed.removed, world, estimates, weights, settings
-        ),
     )
+
+    def explained() -> Decision:
+        differing = counterfactuals(
+            facts, ranked, cascade, views, allowed.removed, world, estimates, weights, settings
+        )
+        return replace(decision, neighbours=quality.neighbours(facts), counterfactuals=differing)
+
+    return Ranking(decision, explained)
 
 
 def _in_order_of_trial(ranked: Sequence[Candidate], cascade: Cascade | None) -> tuple[Candidate, ...]:

@@ -274,6 +274,24 @@ async def test_a_text_is_embedded_once_for_all_who_ask() -> None:
     assert embedder.asked == ["an easy one", "another"]
 
 
+async def test_a_vector_that_was_begun_is_the_one_that_is_asked_for() -> None:
+    embedder = WordEmbedder()
+
+    async def find() -> Any:
+        return embedder
+
+    find_once = Once(find)
+    find_once.begin("before anybody asked for the embedder")
+    shared = await find_once()
+    find_once.begin("an easy one")
+    assert find_once.expects("an easy one")
+    assert not find_once.has("an easy one")
+    await shared.embed(["an easy one"])
+
+    assert find_once.has("an easy one")
+    assert embedder.asked == ["an easy one"]
+
+
 async def test_a_failed_embedding_is_tried_again() -> None:
     embedder = WordEmbedder()
     working, failing = embedder.embed, [True]

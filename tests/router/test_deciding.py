@@ -17,7 +17,7 @@ from edgecloud.router.explain import explain
 from edgecloud.router.facts import Privacy, PrivacyReason
 from edgecloud.router.filter import FILTERS, filter
 from edgecloud.router.priors import PriorQuality
-from edgecloud.router.rank import rank
+from edgecloud.router.rank import order, rank
 from edgecloud.router.refusal import refusal, wait_s
 from edgecloud.router.world import Budget
 from edgecloud.wire.native import dump_record, load_record
@@ -140,6 +140,20 @@ def test_an_engine_is_estimated_once_a_decision(num_engines: int) -> None:
     rank(make_facts(), filter(make_facts(), world, SETTINGS), world, quality, SETTINGS)
 
     assert len(quality.asked) == num_engines
+
+
+def test_a_decision_is_made_before_anything_is_looked_up_to_explain_it() -> None:
+    world = make_world(make_local(), make_hosted())
+    quality = FixedQuality({view.name: 0.5 for view in world.engines})
+    facts, allowed = make_facts(), filter(make_facts(), world, SETTINGS)
+
+    ranking = order(facts, allowed, world, quality, SETTINGS)
+
+    assert not ranking.decision.counterfactuals
+    assert ranking.explained().counterfactuals
+    told = replace(ranking.explained(), neighbours=(), counterfactuals=())
+    assert told == ranking.decision
+    assert ranking.explained() == rank(facts, allowed, world, quality, SETTINGS)
 
 
 def test_every_line_of_an_explanation_is_a_sentence_about_the_numbers() -> None:
