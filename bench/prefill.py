@@ -1,7 +1,7 @@
 """What a prompt token costs by chunk size and by what is in front of it: `python bench/prefill.py`.
 
 The profile behind the pace of prefill. A chunk of a newcomer's prompt shares each step with three answers
-that decode one token each, the last three rows of the batch; the longer the step, the longer their gap, and
+that decode one token each, the first three rows of the batch; the longer the step, the longer their gap, and
 the shorter it is, the dearer each prompt token, because llama.cpp's attention on a CPU works in tiles of 64
 rows, row by row below that, and full tiles cost no more than started ones. Medians of three, milliseconds.
 """
