@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from statistics import fmean, pstdev
+from collections.abc import Sequence
+from statistics import fmean
 
 from .facts import Form
 
@@ -36,7 +38,7 @@ def form_of(text: str) -> Form:
     return Form(
         stem_chars=len(stem),
         option_chars=fmean(lengths),
-        option_spread=pstdev(lengths),
+        option_spread=_spread(lengths),
         numeric_options=fmean(map(_is_numeric, options)) if options else 0.0,
         blanks=len(_BLANK.findall(text)),
         asks=end.endswith("?"),
@@ -53,6 +55,12 @@ def form_of(text: str) -> Form:
         longest_word=max((len(word) for word in words if word[0].isalpha()), default=0),
         distinct_words=len(set(words)) / len(words) if words else 0.0,
     )
+
+
+def _spread(lengths: Sequence[int]) -> float:
+    """Their standard deviation; `statistics.pstdev` takes its time to be exact to the last bit."""
+    mean = sum(lengths) / len(lengths)
+    return math.sqrt(sum((length - mean) ** 2 for length in lengths) / len(lengths))
 
 
 def _is_numeric(option: str) -> bool:

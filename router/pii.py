@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import methodcaller
 
 from .checks import has_digit_and_letter, is_card, is_chinese_id, is_iban, is_mailbox, is_public_address
 
@@ -25,11 +26,10 @@ class Pattern:
     check: Check | None = None
 
     def is_in(self, text: str) -> bool:
-        return any(
-            self.check is None or self.check(found[0])
-            for regex in self.regexes
-            for found in regex.finditer(text)
-        )
+        check = self.check
+        if check is None:
+            return any(map(methodcaller("search", text), self.regexes))
+        return any(check(found[0]) for regex in self.regexes for found in regex.finditer(text))
 
 
 def kinds(text: str) -> Iterator[Pattern]:

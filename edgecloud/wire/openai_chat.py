@@ -371,19 +371,15 @@ class ChunkDecoder(StreamDecoder):
         return events
 
 
-_BESIDE_TEXT = ("finish_reason", "logprobs", "index")
-_BESIDE_CHOICES = ("usage", "error", "timings")
-
-
 def _text_alone(chunk: Any) -> str | None:
     """The text of a chunk that says nothing else, as nearly all do; None for what is read with care."""
     try:
         (choice,) = chunk["choices"]
         delta = choice["delta"]
         text = delta["content"]
-        if len(delta) > 1 or any(choice.get(key) for key in _BESIDE_TEXT):
+        if len(delta) > 1 or choice.get("finish_reason") or choice.get("logprobs") or choice.get("index"):
             return None
-        if any(chunk.get(key) for key in _BESIDE_CHOICES):
+        if chunk.get("usage") or chunk.get("error") or chunk.get("timings"):
             return None
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
