@@ -181,6 +181,7 @@ class Catalog:
             detail=file.variant,
             size=file.size,
             memory=engine.footprint if engine is not None else 0,
+            parameters=engine.info.n_params if engine is not None else 0,
         )
 
     def _local(self, file: ModelFile) -> Engine:

@@ -212,7 +212,7 @@ class Routing:
             name = run.tried[-1].engine
             tokens = run.usage.prompt_tokens + run.usage.completion_tokens
             self._warmth.note(session_of(run.request), name, tokens)
-            self.engines.learn_context(name)
+            self.engines.ask_about(name)
         for tried in run.tried:
             if tried.outcome != "ok":
                 self.engines.watch(tried.engine)

@@ -192,6 +192,11 @@ class Upstream:
             self.capabilities = dataclasses.replace(self.capabilities, context=context)
             self.context_known = True
 
+    def learn_size(self, num_parameters: int) -> None:
+        """Take in how many weights the endpoint says its model has, where nobody knew."""
+        if self.parameters is None and num_parameters > 0:
+            self.parameters = num_parameters / 1e9
+
     def state(self) -> dict[str, Any]:
         """What is worth keeping for the next process, as JSON."""
         now = self._clock()
@@ -204,6 +209,8 @@ class Upstream:
                 if kept is not None
             },
             "context": self.capabilities.context if self.context_known else 0,
+            "parameters": self.parameters or 0.0,
+            "model": self.model,
         }
 
     def report(self) -> dict[str, Any]:
@@ -236,6 +243,10 @@ class Upstream:
         self.estimates.load_json(state.get("speed"))
         if type(context := state.get("context")) is int:
             self.learn_context(context)
+        match state:
+            # Behind the same name there may be another model now.
+            case {"model": self.model, "parameters": float() | int() as billions} if 0 < billions < 1e6:
+                self.learn_size(round(billions * 1e9))
         breakers = state.get("breakers")
         for name, kept in breakers.items() if isinstance(breakers, Mapping) else ():
             match kept:

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from edgecloud.engine import Engine
 from edgecloud.errors import ConfigError, EdgeCloudError, StorageError
 from edgecloud.settings import PoolEntry, Settings
 
-from ..router.learning.speakers import signature
+from ..router.learning.speakers import signature, size_of
 from .books import Books
 from .probing import Prober
 from .upstreams import IN_PROCESS, Deployment, Upstream, remote_upstream
@@ -30,6 +30,13 @@ class Models(Protocol):
     async def engine(self, name: str, *, listed_only: bool) -> Engine: ...
     def pool(self, name: str) -> PoolEntry | None: ...
     def replicas(self, entry: PoolEntry) -> list[Engine]: ...
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """An engine that may learn how many weights its model has."""
+
+    num_parameters: int
 
 
 class Engines:
@@ -87,13 +94,18 @@ class Engines:
         if upstream is not None:
             self._prober.watch(upstream)
 
-    def learn_context(self, name: str) -> None:
-        """Ask an engine that has just answered, aside, how much context it has."""
+    def ask_about(self, name: str) -> None:
+        """Ask an engine that has just answered, aside, how much context it has and how large it is: what its
+        entry and the model's name don't say. Engines remember what they were told.
+        """
         upstream = (self._upstreams or {}).get(name)
-        if upstream is not None and not upstream.context_known and not self._asides:
-            task = asyncio.create_task(_learn_context(upstream))
-            self._asides.add(task)
-            task.add_done_callback(self._asides.discard)
+        if upstream is None or upstream.deployments[0].name == IN_PROCESS or self._asides:
+            return
+        if upstream.context_known and (upstream.parameters or size_of(upstream.model)):
+            return
+        task = asyncio.create_task(self._ask_about(upstream))
+        self._asides.add(task)
+        task.add_done_callback(self._asides.discard)
 
     def keep(self, *, now: bool = False) -> None:
         """Write down what was learnt, at most every half minute unless `now`."""
@@ -113,6 +125,19 @@ class Engines:
         self.keep(now=True)
 
     # ------------------------------------------------------------------------------------------------- inside
+
+    async def _ask_about(self, upstream: Upstream) -> None:
+        for deployment in upstream.deployments:
+            try:
+                upstream.learn_context((await deployment.engine.capabilities()).context)
+            except EdgeCloudError as error:
+                log.debug("%s did not tell its context: %s", upstream.name, error.message)
+                continue
+            if isinstance(deployment.engine, Sized):
+                upstream.learn_size(deployment.engine.num_parameters)
+                _share_sizes(list((self._upstreams or {}).values()))
+            if upstream.context_known:
+                return
 
     async def _build(self) -> list[Upstream]:
         settings = self._settings
@@ -163,13 +188,3 @@ def _share_sizes(upstreams: Sequence[Upstream]) -> None:
     sizes = {signature(each.model): each.parameters for each in upstreams if each.parameters}
     for upstream in upstreams:
         upstream.parameters = upstream.parameters or sizes.get(signature(upstream.model))
-
-
-async def _learn_context(upstream: Upstream) -> None:
-    for deployment in upstream.deployments:
-        try:
-            upstream.learn_context((await deployment.engine.capabilities()).context)
-        except EdgeCloudError as error:
-            log.debug("%s did not tell its context: %s", upstream.name, error.message)
-        if upstream.context_known:
-            return

@@ -425,7 +425,7 @@ class Health:
 class ModelCard:
     """One line of a model list. `aliases` can be sent as `model` too; `images` says whether it takes them.
     `size` is that of its file and `memory` what it takes while it is loaded, in bytes; 0 where that is not
-    known.
+    known, as `parameters`, how many it has.
     """
 
     id: str
@@ -439,3 +439,4 @@ class ModelCard:
     size: int = 0
     memory: int = 0
     images: bool = False
+    parameters: int = 0

@@ -40,6 +40,7 @@ class PoolBackend:
                 created=self._created,
                 loaded=True,
                 detail=self.engine.text.variant,
+                parameters=self.engine.facts.num_parameters,
             )
         ]
 

@@ -60,6 +60,8 @@ class RemoteEngine:
         self._connection = Connection(entry, offline=settings.offline)
         self._clock = clock
         self._context: int | None = None
+        self.num_parameters = 0
+        """Weights of its model, as the list told that `capabilities` read; 0 until then, or if it doesn't."""
         # Where a chat's tokens are counted: ours and llama-server's page, then vLLM's. One that is missing is
         # not asked again.
         self._counters = [("chat/completions/input_tokens", "input_tokens"), ("/tokenize", "count")]
@@ -81,7 +83,7 @@ class RemoteEngine:
                 models = await self._aside("GET", "models")
             except EdgeCloudError:
                 return Capabilities(context=0, tools=True, images=True)
-            self._context = _context_of(models, self._entry.model)
+            self._context, self.num_parameters = _told_of(models, self._entry.model)
         return Capabilities(context=self._context, tools=True, images=True)
 
     async def models(self) -> list[str]:
@@ -363,16 +365,19 @@ def _integer(value: Any) -> int:
     return value
 
 
-def _context_of(models: dict[str, Any], model: str) -> int:
-    """The context in tokens that a model list gives for `model` under any of its known names, else 0."""
+def _told_of(models: dict[str, Any], model: str) -> tuple[int, int]:
+    """What a model list tells of `model`: its context in tokens, under any of the names that there are for
+    it, and how many weights it has, as llama-server and ours say. 0 for what it doesn't tell.
+    """
     entries = models.get("data")
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and entry.get("id") == model:
             meta = entry.get("meta")
-            context = (
-                entry.get("max_model_len")
-                or entry.get("context_length")
-                or (meta.get("n_ctx") if isinstance(meta, dict) else None)
-            )
-            return context if isinstance(context, int) and context > 0 else 0
-    return 0
+            meta = meta if isinstance(meta, dict) else {}
+            context = entry.get("max_model_len") or entry.get("context_length") or meta.get("n_ctx")
+            return _count(context), _count(meta.get("n_params"))
+    return 0, 0
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and value > 0 else 0

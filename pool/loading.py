@@ -146,6 +146,7 @@ def load_runner(plan: ModelPlan, config: PoolConfig, *, name: str = "", threads:
         kept=dict(reader.kept.kept),
         converted=dict(reader.kept.converted),
         fingerprint=f"{source.fingerprint}/{plan.weights}/{plan.kv_type}",
+        num_parameters=plan.decoder.num_parameters,
     )
     log.info("loaded %s in %.1f s: %s", facts.model, time.monotonic() - started, facts)
     return TorchRunner(decoder, facts, config.num_host_blocks)

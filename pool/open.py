@@ -100,10 +100,7 @@ def pool_config(plan: ModelPlan, wanted: PoolServerSettings, free: int) -> PoolC
 
 def weight_bytes(plan: ModelPlan) -> int:
     """What the weights will take, from the model's sizes."""
-    sizes = plan.decoder
-    of_a_layer = 2 * sizes.hidden * (sizes.q_width + sizes.kv_width) + 3 * sizes.hidden * sizes.intermediate
-    embeddings = sizes.vocab_size * sizes.hidden * (1 if sizes.tied else 2)
-    return int((sizes.layers * of_a_layer + embeddings) * WEIGHT_BYTES[plan.weights])
+    return int(plan.decoder.num_parameters * WEIGHT_BYTES[plan.weights])
 
 
 def _find(model: str, settings: Settings) -> tuple[Path, str, str]:

@@ -106,6 +106,7 @@ class RunnerFacts:
     kept: Mapping[str, int] = field(default_factory=dict)
     converted: Mapping[str, int] = field(default_factory=dict)
     fingerprint: str = ""
+    num_parameters: int = 0
 
 
 class Runner(Protocol):

@@ -28,7 +28,7 @@ _DOUBT, _MORE_DOUBT = 1.0, 1.5
 # A word and its space, and the length of a question of middling difficulty, in characters.
 _WORD_CHARS, _MIDDLING_CHARS, _SHORTEST_CHARS = 5.7, 200.0, 20.0
 
-_SIZE = re.compile(r"(?<![\w.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORECASE)
+_SIZE = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORECASE)
 
 
 class PriorQuality:

@@ -25,12 +25,15 @@ def body(card: ModelCard) -> dict[str, Any]:
         "loaded": card.loaded,
     }
     if card.context is not None:
-        # OpenRouter's name, vLLM's and llama-server's for the same number.
+        # OpenRouter's name and vLLM's for the same number.
         result |= {
             "context_length": card.context,
             "max_model_len": card.context,
-            "meta": {"n_ctx": card.context},
         }
+    meta = {"n_ctx": card.context, "n_params": card.parameters}
+    if any(meta.values()):
+        # llama-server's.
+        result["meta"] = {name: value for name, value in meta.items() if value}
     if card.detail:
         result["description"] = card.detail
     return result

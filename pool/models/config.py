@@ -56,6 +56,12 @@ class DecoderConfig:
         return self.heads * self.head_dim
 
     @property
+    def num_parameters(self) -> int:
+        """Weights of the embedding, the layers and the head; biases are left out, a thousandth of them."""
+        layer = 2 * self.hidden * (self.q_width + self.kv_width) + 3 * self.hidden * self.intermediate
+        return (1 if self.tied else 2) * self.vocab_size * self.hidden + self.layers * layer
+
+    @property
     def kv_width(self) -> int:
         """Elements of one token's keys, or of its values, in one layer."""
         return self.kv_heads * self.head_dim

@@ -30,6 +30,7 @@ from edgecloud.router.budgets import limits_of
 from edgecloud.router.ledger import Ledger
 from edgecloud.settings import PoolEntry, Settings
 from edgecloud.types import (
+    Capabilities,
     ChatRequest,
     Event,
     Finish,
@@ -178,6 +179,38 @@ async def test_the_same_model_is_as_good_wherever_it_is_and_whatever_it_costs(tm
     plan = await house.gateway.routing.plan(ask("what is a monad?", mode="quality"), dry=True)
     assert len({candidate.p_ok for candidate in plan.decision.candidates}) == 1
     await house.close()
+
+
+class TellingEngine(FakeEngine):
+    """Knows how large its model is once it was asked what it can do."""
+
+    num_parameters = 0
+    asked = 0
+
+    async def capabilities(self) -> Capabilities:
+        self.asked += 1
+        self.num_parameters = 8_000_000_000
+        return await super().capabilities()
+
+
+async def test_an_endpoint_that_answered_is_asked_how_large_a_model_is_whose_name_does_not_say(
+    tmp_path: Path,
+) -> None:
+    named, nameless = TellingEngine(name="named", local=False), TellingEngine(name="nameless", local=False)
+    pool = PoolEntry(name="nameless", url="http://nameless:8000/v1", model="marvel", context=9000)
+    house = House(tmp_path, (entry("named", context=9000), named), (pool, nameless))
+
+    for model in ("named", "nameless", "nameless"):
+        await house.answer(ask(model=model))
+        await asyncio.sleep(0.01)
+    upstreams = await house.gateway.routing.engines.all()
+    sizes = {name: each.parameters for name, each in upstreams.items()}
+    await house.gateway.aclose()
+    again = House(tmp_path, (entry("named", context=9000), named), (pool, nameless))
+    kept = (await again.gateway.routing.engines.all())["nameless"].parameters
+
+    assert sizes == {"small": None, "named": None, "nameless": 8.0}
+    assert (named.asked, nameless.asked, kept) == (0, 1, 8.0)
 
 
 async def test_without_pools_no_router_is_loaded(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Time:
 
 
 def big(clock: Time | None = None, num_addresses: int = 2, **fields: object) -> Upstream:
-    entry = PoolEntry(name="big", url="http://a:8000/v1", model="big-70b", **fields)  # type: ignore[arg-type]
+    entry = PoolEntry(**{"name": "big", "url": "http://a:8000/v1", "model": "big-70b", **fields})
     deployments = [Deployment(f"host-{number}", FakeEngine()) for number in range(num_addresses)]
     budget = BudgetSettings(rates={"EUR": 1.1})
     return remote_upstream(entry, deployments, budget, clock or Time())
@@ -119,6 +119,22 @@ def test_what_an_entry_lacks_and_what_it_says_of_its_context() -> None:
     unknown.learn_context(4096)
     assert unknown.view(0.0).capabilities.context == 4096
     assert not big(price_out=1.0).capabilities.continue_final
+
+
+def test_a_size_is_taken_from_whoever_tells_it_first_and_kept_for_the_same_model() -> None:
+    old = big()
+    old.learn_size(0)
+    assert old.view(0.0).parameters is None
+    old.learn_size(8_030_000_000)
+    old.learn_size(1)
+    assert old.view(0.0).parameters == pytest.approx(8.03)
+
+    same, other = big(), big(model="another")
+    same.restore(old.state(), age_s=1.0)
+    other.restore(old.state(), age_s=1.0)
+
+    assert same.parameters == pytest.approx(8.03)
+    assert other.parameters is None
 
 
 def test_speed_context_and_rest_outlive_the_process_and_nonsense_does_not() -> None:

@@ -333,6 +333,19 @@ async def test_tokens_that_are_none_are_an_upstream_error(tokens: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("meta", "parameters"),
+    [({"n_params": 8_030_261_248}, 8_030_261_248), ({"n_params": "8B"}, 0), ("odd", 0)],
+)
+async def test_how_large_the_model_is_comes_with_its_context(meta: Any, parameters: int) -> None:
+    models = {"data": [{"id": "small", "meta": {"n_params": 1}}, {"id": "big", "meta": meta}]}
+    async with talking(router(v1_models=models)) as (engine, _):
+        assert engine.num_parameters == 0
+        await engine.capabilities()
+
+        assert engine.num_parameters == parameters
+
+
+@pytest.mark.parametrize(
     ("entry", "context"),
     [
         ({"max_model_len": 4096}, 4096),

@@ -64,6 +64,10 @@ def test_weights_are_expected_to_take_what_they_do(plan: ModelPlan) -> None:
     assert 135 * MB < weight_bytes(plan) < 160 * MB
 
 
+def test_its_parameters_are_counted_from_its_sizes(plan: ModelPlan) -> None:
+    assert plan.decoder.num_parameters == pytest.approx(134_515_008, rel=0.001)
+
+
 def test_a_template_that_is_not_there_is_told_before_anything_is_loaded() -> None:
     wanted = PoolServerSettings(chat_template="/nowhere/template", kv_mb=300)
     with pytest.raises(ConfigError, match=r"pool_server\.chat_template"):

@@ -91,12 +91,14 @@ def test_only_the_models_own_name_and_auto_are_models() -> None:
 def test_tokens_can_be_had_and_counted() -> None:
     engine, _ = make_pool()
     with live_pool(engine) as live, client(live.url) as http:
+        listed = http.get("/v1/models").json()["data"][0]
         tokens = http.post("/tokenize", json={"prompt": "hi"}).json()
         text = http.post("/detokenize", json={"tokens": tokens["tokens"]}).json()
         count = http.post("/v1/chat/completions/input_tokens", json=chat("yo")).json()
 
     assert tokens["tokens"] == [104, 105]
     assert tokens["max_model_len"] == 33
+    assert listed["meta"] == {"n_ctx": 33, "n_params": 1234}
     assert text["prompt"] == "hi"
     assert count["input_tokens"] == len("u:yo\na:")
 

@@ -57,7 +57,9 @@ class FakeRunner:
         step_s: float = 0.0,
         before_step: Callable[[StepPlan], None] = lambda plan: None,
     ) -> None:
-        self.facts = RunnerFacts("fake", "cpu", VOCABULARY, context, block_size, block_size * 16, "slots")
+        self.facts = RunnerFacts(
+            "fake", "cpu", VOCABULARY, context, block_size, block_size * 16, "slots", num_parameters=1234
+        )
         self.next_token = next_token
         self.step_s = step_s
         self.before_step = before_step

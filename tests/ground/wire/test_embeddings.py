@@ -88,7 +88,8 @@ def test_any_json_is_a_request_or_a_bad_request(value: Any) -> None:
 
 
 def test_the_model_list_is_openais_with_the_context_under_every_name() -> None:
-    cards = [ModelCard("smollm2", "chat", "local", ("small",), 8192, 5, True), ModelCard("auto", "auto")]
+    small = ModelCard("smollm2", "chat", "local", ("small",), 8192, 5, True, parameters=135)
+    cards = [small, ModelCard("auto", "auto")]
     body = openai_models.list_body(cards)
     extensions = ("kind", "aliases", "loaded", "context_length", "max_model_len", "meta")
     extensions += ("type", "display_name", "created_at")
@@ -100,3 +101,5 @@ def test_the_model_list_is_openais_with_the_context_under_every_name() -> None:
     assert first["context_length"] == first["max_model_len"] == first["meta"]["n_ctx"] == 8192
     assert second["owned_by"] == "edgecloud"
     assert "context_length" not in second
+    assert first["meta"]["n_params"] == 135
+    assert "meta" not in second
