@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from textual.actions import SkipAction
 from textual.app import App, SystemCommand
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.notifications import Notify
 from textual.screen import Screen
 from textual.worker import WorkerFailed
@@ -19,8 +19,10 @@ from edgecloud.settings import Settings
 from . import clipboard
 from .chat import ChatScreen
 from .draft import DraftFile
+from .keys import bound
 from .ports import Gateway, Store
 from .state.commands import COMMANDS
+from .state.keys import Keys
 from .state.preferences import Preferences
 from .themes import theme_called
 
@@ -40,11 +42,10 @@ class EdgeCloudApp(App[None]):
     ENABLE_COMMAND_PALETTE = True
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+q", "quit", "leave", id="chat.quit", priority=True, show=False),
+        bound("chat.quit", "quit", "leave", priority=True),
+        bound("chat.palette", "command_palette", "find a command", priority=True),
         # Before what Esc does besides: a toast stands over dialogs too.
-        Binding(
-            "escape", "hush", "put sentences in the corner away", id="chat.hush", priority=True, show=False
-        ),
+        bound("chat.hush", "hush", "put sentences in the corner away", priority=True),
     ]
 
     def __init__(
@@ -78,6 +79,7 @@ class EdgeCloudApp(App[None]):
             clock=clock,
         )
         self.theme = theme_called(theme)
+        self.keys = Keys(keys or {})
         self.set_keymap(keys or {})
         self._crashed = crashed
         self._aside = aside
@@ -108,6 +110,13 @@ class EdgeCloudApp(App[None]):
             yield SystemCommand(
                 command.name, command.help, lambda name=command.name: self.chat.run_command(name)
             )
+
+    def action_show_help_panel(self) -> None:
+        # Textual's Markdown takes a moment to import.
+        from .widgets.help import Help
+
+        if not self.screen.query(Help):
+            self.screen.mount(Help())
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copy, and say what was done."""

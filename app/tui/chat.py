@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from textual import on
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.events import DescendantFocus, Resize
 from textual.widgets import Input, TextArea
 
@@ -19,11 +19,13 @@ from .commands import HANDLERS
 from .commands.judging import shown
 from .commands.turns import BUSY
 from .draft import DraftFile
+from .keys import bound
 from .ports import Gateway, Store
 from .session import HERE, Session, Waiting
 from .state import frame
 from .state.attachments import gather
 from .state.commands import COMMANDS, parse, unescaped
+from .state.keys import KEYS
 from .state.preferences import Preferences
 from .widgets.code import CodeBlock
 from .widgets.prompt import PromptArea
@@ -53,8 +55,8 @@ class ChatScreen(ChatView):
 ## edgecloud
 
 Ask, and the answer comes from this machine or from a pool; the line under it says from where. **Tab** goes
-from the prompt to the messages and the chats. **Ctrl+P** finds every command, `/` begins one in the prompt.
-Every key can be changed in `config.toml`: the ids are in the documentation.
+from the prompt to the messages and the chats. **{chat.palette}** finds every command, `/` begins one in
+the prompt. Every key can be changed in `config.toml`: the ids are in the documentation.
 """
 
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  (as Textual declares it)
@@ -64,14 +66,12 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
-            Binding(
-                command.key, f"command('{command.name}')", command.help, id=f"chat.{command.name}", show=False
-            )
+            bound(f"chat.{command.name}", f"command('{command.name}')", command.help)
             for command in COMMANDS
             if command.where != "answer" and command.key and command.name not in ("quit", "stop")
         ),
-        Binding("escape", "escape", "stop, or back to the prompt", id="chat.stop", show=False),
-        Binding("ctrl+c,super+c", "interrupt", "copy, stop, leave", id="chat.interrupt", show=False),
+        bound("chat.stop", "escape", "stop, or back to the prompt"),
+        bound("chat.interrupt", "interrupt", "copy, stop, leave"),
     ]
 
     def __init__(
@@ -115,7 +115,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         for prompt in await self.store.prompts():
             self.prompt.earlier.add(prompt)
         await self.load_models()
-        if unknown := sorted(set(self.settings.chat.keys) - binding_ids()):
+        if unknown := sorted(set(self.settings.chat.keys) - set(KEYS)):
             self.say(
                 f"chat.keys names {', '.join(unknown)}, which there is not: the ids are in docs/chat.md.",
                 "warning",
@@ -168,7 +168,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
             self.run_command("quit")
         else:
             self._interrupted_at = self.clock()
-            self.say("Ctrl+C again leaves; what was typed is kept.")
+            self.say(self.keys.fill("{chat.interrupt} again leaves; what was typed is kept."))
 
     def _selected_in_field(self) -> str:
         focused = self.focused
@@ -210,7 +210,7 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         else:
             before = next(iter(self.editing.children[-1:]), None)
             if not self.session.edit(self.editing, waiting):
-                self.say(BUSY, "warning")
+                self.say(self.keys.fill(BUSY), "warning")
                 self.prompt.give_back(text)
                 return
             self.do(shown(self, before, "edited"))
@@ -286,10 +286,3 @@ Every key can be changed in `config.toml`: the ids are in the documentation.
         sidebar = self.query_one(Sidebar)
         if sidebar.display and not sidebar.words:
             self.do(self.load_chats())
-
-
-def binding_ids() -> frozenset[str]:
-    """Every id that `chat.keys` may name."""
-    named = (ChatScreen, PromptArea, Transcript, ChatList)
-    bindings = [binding for node in named for binding in node.BINDINGS if isinstance(binding, Binding)]
-    return frozenset(binding.id for binding in bindings if binding.id) | {"chat.quit", "chat.hush"}

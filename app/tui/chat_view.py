@@ -20,11 +20,13 @@ from ..chats import OWN_DOORS
 from .desk import Desk
 from .draft import DraftFile
 from .foresight import Foresight
+from .keys import keys_of
 from .ports import Gateway, Store
 from .pull import Pull
 from .session import HERE, Route, Session
 from .state import frame
 from .state.conversation import Node
+from .state.keys import Keys
 from .state.preferences import Preferences
 from .state.preview import Preview
 from .widgets.bars import FootBar, TitleBar
@@ -105,6 +107,11 @@ class ChatView(Screen[None]):
     def session(self) -> Session:
         """The chat that is shown."""
         return self.desk.session
+
+    @property
+    def keys(self) -> Keys:
+        """What the keys are called that hints name."""
+        return keys_of(self)
 
     @property
     def prompt(self) -> PromptArea:
@@ -200,7 +207,9 @@ class ChatView(Screen[None]):
         """Show what holds, what waits, and what a prompt would do."""
         session, chosen, would = self.session, self.session.preferences, self.would()
         self.query_one(TitleBar).show(session.title, frame.badges(self.settings, chosen))
-        waiting = frame.queue([each.typed for each in session.queue], is_running=session.is_running)
+        waiting = frame.queue(
+            [each.typed for each in session.queue], self.keys, is_running=session.is_running
+        )
         self.show_hint("#queue", waiting)
         self.query_one(Welcome).display = session.is_fresh
         self.query_one(Welcome).show(frame.welcome(self.settings))

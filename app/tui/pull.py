@@ -31,4 +31,4 @@ class Pull:
         if self._is_stopped:
             raise Stopped
         share = f"{done / total:.0%} of " if total else ""
-        self.words = f"pulling {name}: {share}{max(done, total) / 2**20:,.0f} MB · Esc stops"
+        self.words = f"pulling {name}: {share}{max(done, total) / 2**20:,.0f} MB"

@@ -10,7 +10,6 @@ from textual import events
 from edgecloud.app.tui.state.commands import COMMANDS
 from edgecloud.app.tui.state.preferences import Preferences
 from edgecloud.app.tui.widgets.label import Label
-from edgecloud.app.tui.widgets.sidebar import ChatList
 from edgecloud.app.tui.widgets.turns import AnswerView
 from edgecloud.models import STARTER_EMBEDDER
 from edgecloud.settings import ChatSettings, Settings
@@ -223,15 +222,6 @@ async def test_a_paste_counts_for_as_long_as_it_is(tmp_path: Path) -> None:
         await until(lambda: user.chat.prompt.text)
 
         assert user.chat.would().tokens > 3_000
-
-
-async def test_every_binding_of_ours_has_an_id(tmp_path: Path) -> None:
-    # cases: TB8
-    async with driven(make_app(tmp_path)) as user:
-        ours = [user.app, user.chat, user.chat.prompt, user.chat.transcript, user.chat.query_one(ChatList)]
-        bindings = [binding for node in ours for binding in type(node).BINDINGS]
-
-        assert [binding for binding in bindings if not binding.id] == []  # type: ignore[union-attr]
 
 
 async def test_help_follows_the_focus(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from edgecloud.app.tui.render.lines import lay_out
 from edgecloud.app.tui.screens.dialogs import hanging
 from edgecloud.app.tui.session import HERE, Session
 from edgecloud.app.tui.state import frame
+from edgecloud.app.tui.state.keys import Keys
 from edgecloud.app.tui.state.preferences import Preferences
 from edgecloud.app.tui.state.preview import Preview, of_story
 from edgecloud.errors import BadRequest, NoPermittedRoute
@@ -201,9 +202,9 @@ def test_the_frame_says_the_strongest_thing_that_holds(
 
 
 def test_the_queue_says_what_can_be_done_about_it() -> None:
-    assert frame.queue([], is_running=False) == ""
-    assert frame.queue(["one"], is_running=True) == "1 waits · ↑ takes back: one"
-    assert frame.queue(["one", "two"], is_running=False) == "2 wait · ↑ takes back, Enter sends: two"
+    assert frame.queue([], Keys(), is_running=False) == ""
+    assert frame.queue(["one"], Keys(), is_running=True) == "1 waits · ↑ takes back: one"
+    assert frame.queue(["one", "two"], Keys(), is_running=False) == "2 wait · ↑ takes back, Enter sends: two"
 
 
 # ------------------------------------------------------------------------------------------------- files

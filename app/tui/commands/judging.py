@@ -20,7 +20,8 @@ async def good(screen: ChatView, _: str) -> None:
 
 async def bad(screen: ChatView, _: str) -> None:
     await _judge(screen, "down")
-    screen.say("Noted as bad: the router learns from it. r asks again, Ctrl+T somebody else.")
+    again = "{chat.regenerate} asks again, {chat.route} somebody else."
+    screen.say(screen.keys.fill(f"Noted as bad: the router learns from it. {again}"))
 
 
 async def shown(screen: ChatView, answer: Node | None, verdict: str, over: Sequence[Node] = ()) -> None:

@@ -21,14 +21,15 @@ async def pull(screen: ChatView, spec: str) -> None:
     if not spec:
         raise BadRequest("Say which: /pull hf:owner/repo:QUANT")
     if screen.pulling is not None:
-        raise BadRequest("A model is being pulled already; Esc stops it.")
+        raise BadRequest(screen.keys.fill("A model is being pulled already; {chat.stop} stops it."))
     pulling = screen.pulling = Pull(spec, screen.settings)
     label = screen.query_one("#work", Label)
     label.display = True
+    stops = screen.keys.fill(" · {chat.stop} stops")
     task = asyncio.ensure_future(asyncio.to_thread(pulling.run))
     try:
         while not task.done():
-            label.show(pulling.words)
+            label.show(pulling.words + stops)
             await asyncio.wait([task], timeout=LOOK_S)
         file = task.result()
     except Stopped:

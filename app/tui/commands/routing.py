@@ -134,10 +134,15 @@ async def forget(screen: ChatView, _: str) -> None:
     answer = screen.answer
     entry_id = answer.receipt.cache.entry_id if answer is not None and answer.receipt is not None else None
     if entry_id is None:
-        raise BadRequest("This answer is not from the cache; r asks again.")
+        raise BadRequest(screen.keys.fill("This answer is not from the cache; {chat.regenerate} asks again."))
     if not await screen.gateway.blame(entry_id):
         raise BadRequest("The cache does not have this answer any more.")
-    screen.say("It is not given again, and similar questions are taken less for the same. r asks again.")
+    screen.say(
+        screen.keys.fill(
+            "It is not given again, and similar questions are taken less for the same. "
+            "{chat.regenerate} asks again."
+        )
+    )
 
 
 def _yes(value: bool) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..chat_view import ChatView
     from ..state.conversation import Node
 
-BUSY = "An answer is coming: stop it with Esc, or wait for its end."
+BUSY = "An answer is coming: stop it with {chat.stop}, or wait for its end."
 
 
 async def stop(screen: ChatView, _: str) -> None:
@@ -26,7 +26,7 @@ async def stop(screen: ChatView, _: str) -> None:
 async def regenerate(screen: ChatView, _: str) -> None:
     answer = _answer(screen)
     if not screen.session.regenerate(answer, screen.route):
-        raise BadRequest(BUSY)
+        raise BadRequest(screen.keys.fill(BUSY))
     await _follow(screen)
     await shown(screen, answer, "regenerated")
 
@@ -34,7 +34,7 @@ async def regenerate(screen: ChatView, _: str) -> None:
 async def continue_(screen: ChatView, _: str) -> None:
     answer = _answer(screen)
     if answer.status == "complete" and answer.finish_reason != "length":
-        raise BadRequest("This answer came to its end; r asks again.")
+        raise BadRequest(screen.keys.fill("This answer came to its end; {chat.regenerate} asks again."))
     # What was cut off before its first word has nothing to go on from: it is asked again.
     going = (
         screen.session.continue_(answer)
@@ -42,7 +42,7 @@ async def continue_(screen: ChatView, _: str) -> None:
         else screen.session.regenerate(answer, screen.route)
     )
     if not going:
-        raise BadRequest(BUSY)
+        raise BadRequest(screen.keys.fill(BUSY))
     await _follow(screen)
 
 
@@ -107,14 +107,15 @@ async def code(screen: ChatView, _: str) -> None:
 
 async def _step(screen: ChatView, by: int) -> None:
     if screen.session.is_running:
-        raise BadRequest(BUSY)
+        raise BadRequest(screen.keys.fill(BUSY))
     conversation = screen.session.conversation
     node: Node | None = _node(screen)
     # An answer to the only wording of a question has the question's branches, and so on upwards.
     while node is not None and len(conversation.siblings(node)) < 2:
         node = node.parent
     if node is None or (other := conversation.step(node, by)) is None:
-        raise BadRequest("There are no branches here: r answers again, e asks in other words.")
+        hint = "There are no branches here: {chat.regenerate} answers again, {chat.edit} asks in other words."
+        raise BadRequest(screen.keys.fill(hint))
     screen.transcript.cursor = other
     screen.session.changed()
     await screen.look()

@@ -23,7 +23,7 @@ async def compare(screen: ChatView, names: str) -> None:
     """Ask what is in the prompt, else the last question again, of two models at once."""
     session = screen.session
     if session.is_running:
-        raise BadRequest(BUSY)
+        raise BadRequest(screen.keys.fill(BUSY))
     screen.foresight.cards = await screen.gateway.models()
     routes = [Route(model=name) for name in names.split()] or _both_sides(screen)
     if len(routes) != 2:

@@ -6,11 +6,12 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.events import Click
 from textual.screen import Screen
 
+from ..keys import bound, keys_of
 from ..race import Lane, Race
 from ..widgets.label import Label
 from ..widgets.turns import AnswerView
@@ -21,13 +22,14 @@ LOOKS_PER_S = 12
 class Column(Vertical):
     """One of the answers, under the name of who gives it."""
 
-    def __init__(self, lane: Lane, key: str) -> None:
+    def __init__(self, lane: Lane, side: str) -> None:
         super().__init__()
         self.lane = lane
-        self.key = key
+        self.side = side
 
     def compose(self) -> ComposeResult:
-        yield Label(f"{self.key}  {self.lane.route.model or self.lane.route.mode}", classes="heading")
+        key = keys_of(self).name(f"compare.{self.side}")
+        yield Label(f"{key}  {self.lane.route.model or self.lane.route.mode}", classes="heading")
         with VerticalScroll(can_focus=True):
             yield AnswerView(self.lane.node, (1, 1))
 
@@ -49,14 +51,15 @@ class CompareScreen(Screen[Lane | None]):
     HELP = """
 ## Side by side
 
-**1** goes on with the left answer, **2** with the right one; the other stays a branch.
+**{compare.left}** goes on with the left answer, **{compare.right}** with the right one; the other stays
+a branch.
 """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("1", "pick(0)", "the left one", id="compare.left"),
-        Binding("2", "pick(1)", "the right one", id="compare.right"),
-        Binding("escape", "leave", "stop, or leave both", id="compare.leave"),
-        Binding("ctrl+c", "leave", show=False, id="compare.interrupt"),
+        bound("compare.left", "pick(0)", "the left one"),
+        bound("compare.right", "pick(1)", "the right one"),
+        bound("compare.leave", "leave", "stop, or leave both"),
+        bound("chat.interrupt", "leave"),
     ]
 
     def __init__(self, race: Race, question: str) -> None:
@@ -67,9 +70,10 @@ class CompareScreen(Screen[Lane | None]):
     def compose(self) -> ComposeResult:
         yield Label(self.question, classes="question")
         with Horizontal():
-            for number, lane in enumerate(self.race.lanes, start=1):
-                yield Column(lane, str(number))
-        yield Label("1 or 2 goes on with that answer, the other stays a branch · Esc stops", classes="hint")
+            for lane, side in zip(self.race.lanes, ("left", "right"), strict=True):
+                yield Column(lane, side)
+        hint = "{compare.left} or {compare.right} goes on with that answer, the other stays a branch"
+        yield Label(keys_of(self).fill(hint + " · {compare.leave} stops"), classes="hint")
 
     def on_mount(self) -> None:
         self.set_interval(1 / LOOKS_PER_S, self.look)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import Resize
@@ -18,6 +18,7 @@ from textual_plotext import PlotextPlot
 from edgecloud.errors import EdgeCloudError
 from edgecloud.settings import BudgetSettings
 
+from ..keys import bound, keys_of
 from ..ports import Gateway, Store
 from ..render.table import Table
 from ..state.receipt import money, seconds
@@ -39,11 +40,11 @@ NARROW = 100
 class DashboardScreen(Screen[None]):
     """Reads the receipts again every few seconds."""
 
-    HELP = "## Dashboard\n\nThe last seven days. **Esc** goes back to the chat."
+    HELP = "## Dashboard\n\nThe last seven days. **{dashboard.close}** goes back to the chat."
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,f3", "dismiss(None)", "back", id="dashboard.close"),
-        Binding("ctrl+c", "dismiss(None)", show=False, id="dashboard.interrupt"),
+        bound("dashboard.close", "dismiss(None)", "back"),
+        bound("chat.interrupt", "dismiss(None)"),
     ]
 
     def __init__(self, gateway: Gateway, store: Store, budget: BudgetSettings) -> None:
@@ -68,7 +69,7 @@ class DashboardScreen(Screen[None]):
                 with Vertical():
                     yield Label("time to the first word, by answer")
                     yield PlotextPlot(id="waits")
-        yield Label("Esc goes back", classes="hint")
+        yield Label(keys_of(self).fill("{dashboard.close} goes back"), classes="hint")
 
     def on_resize(self, event: Resize) -> None:
         self.set_class(event.size.width < NARROW, "-narrow")

@@ -8,25 +8,26 @@ from typing import ClassVar
 from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, TextArea
 
+from ..keys import bound, keys_of
 from ..render.lines import Layable, Line
 from ..widgets.flow import Flow
 from ..widgets.label import Label, visible
 
 _BEGINS = re.compile(r" {0,12}\S[\w ]{0,12} {2,}|\d+\. ")
 
-_CLOSE: list[BindingType] = [Binding("escape", "dismiss(None)", "close", id="dialog.close")]
+_CLOSE: list[BindingType] = [bound("dialog.close", "dismiss(None)", "close")]
 
 
 class AskText(ModalScreen[str | None]):
     """A line of text, or several with `multiline`; None if it was left."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*_CLOSE, Binding("ctrl+j,f10", "done", "done", id="dialog.done")]
+    BINDINGS: ClassVar[list[BindingType]] = [*_CLOSE, bound("dialog.done", "done", "done")]
 
     def __init__(self, question: str, text: str = "", *, multiline: bool = False) -> None:
         super().__init__()
@@ -39,10 +40,13 @@ class AskText(ModalScreen[str | None]):
             yield Label(self.question)
             if self.multiline:
                 yield TextArea(self.text, tab_behavior="focus", highlight_cursor_line=False)
-                yield Label("Ctrl+J is done, Esc leaves it as it was", classes="hint")
+                yield self._hint("{dialog.done} is done")
             else:
                 yield Input(self.text)
-                yield Label("Enter is done, Esc leaves it as it was", classes="hint")
+                yield self._hint("Enter is done")
+
+    def _hint(self, done: str) -> Label:
+        return Label(keys_of(self).fill(f"{done}, {{dialog.close}} leaves it as it was"), classes="hint")
 
     @on(Input.Submitted)
     def submitted(self, event: Input.Submitted) -> None:
@@ -59,8 +63,8 @@ class Confirm(ModalScreen[bool]):
     AUTO_FOCUS = "#no"
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,n", "dismiss(False)", "no", id="confirm.no"),
-        Binding("y", "dismiss(True)", "yes", id="confirm.yes"),
+        bound("confirm.no", "dismiss(False)", "no"),
+        bound("confirm.yes", "dismiss(True)", "yes"),
     ]
 
     def __init__(self, question: str, yes: str) -> None:
@@ -69,12 +73,15 @@ class Confirm(ModalScreen[bool]):
         self.yes = yes
 
     def compose(self) -> ComposeResult:
+        keys = keys_of(self)
+        hint = "{confirm.yes} does it, Enter and {confirm.no} leave it as it was"
         with Vertical(classes="dialog"):
             yield Label(self.question)
             with Horizontal(classes="buttons"):
-                yield Button(f"y  {self.yes}", id="yes", variant="error", compact=True)
-                yield Button("n  no", id="no", compact=True)
-            yield Label("y does it, Enter and Esc leave it as it was", classes="hint")
+                yes, no = keys.fill("{confirm.yes}  "), keys.fill("{confirm.no}  no")
+                yield Button(yes + self.yes, id="yes", variant="error", compact=True)
+                yield Button(no, id="no", compact=True)
+            yield Label(keys.fill(hint), classes="hint")
 
     @on(Button.Pressed)
     def pressed(self, event: Button.Pressed) -> None:
@@ -86,7 +93,7 @@ class Reader(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *_CLOSE,
-        Binding("q,enter", "dismiss(None)", show=False, id="reader.close"),
+        bound("reader.close", "dismiss(None)"),
     ]
 
     def __init__(self, title: str, body: str | list[Layable]) -> None:
@@ -99,7 +106,7 @@ class Reader(ModalScreen[None]):
             yield Label(self.heading, classes="heading")
             with VerticalScroll():
                 yield Flow(self.body)
-            yield Label("Esc closes", classes="hint")
+            yield Label(keys_of(self).fill("{dialog.close} closes"), classes="hint")
 
 
 def hanging(text: str) -> list[Layable]:

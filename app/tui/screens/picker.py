@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
@@ -18,6 +18,7 @@ from edgecloud.errors import EdgeCloudError
 from edgecloud.types import Health, ModelCard
 from edgecloud.units import size
 
+from ..keys import bound, keys_of
 from ..widgets.label import Label, visible
 
 
@@ -33,9 +34,9 @@ class Picker(ModalScreen[str | None]):
     """A list of choices; None if it was left. What was typed is returned if it fits none."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "close", id="picker.close"),
-        Binding("down", "move(1)", show=False, id="picker.down"),
-        Binding("up", "move(-1)", show=False, id="picker.up"),
+        bound("dialog.close", "dismiss(None)", "close"),
+        bound("picker.down", "move(1)"),
+        bound("picker.up", "move(-1)"),
     ]
 
     def __init__(
@@ -115,7 +116,7 @@ class Picker(ModalScreen[str | None]):
         )
         values = [choice.value for choice in fitting]
         listed.highlighted = values.index(self.current) if self.current in values else 0 if values else None
-        hint = "Enter chooses, Esc leaves it as it was"
+        hint = keys_of(self).fill("Enter chooses, {dialog.close} leaves it as it was")
         self.query_one(".hint", Label).show(hint if fitting or not self.other else self.other)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from edgecloud.settings import Settings
 
 from .commands import matching
+from .keys import Keys
 from .preferences import Preferences
 from .preview import Preview
 
@@ -38,13 +39,13 @@ def frame(settings: Settings, chosen: Preferences, would: Preview, *, turn: str,
     return "this machine" if would.is_local else chosen.model or "auto"
 
 
-def queue(typed: Sequence[str], *, is_running: bool) -> str:
+def queue(typed: Sequence[str], keys: Keys, *, is_running: bool) -> str:
     """What waits, and what can be done about it; empty if nothing does."""
     if not typed:
         return ""
     waits = "waits" if len(typed) == 1 else "wait"
     act = "" if is_running else ", Enter sends"
-    return f"{len(typed)} {waits} · ↑ takes back{act}: {typed[-1][:60]}"
+    return f"{len(typed)} {waits} · {keys.name('prompt.earlier')} takes back{act}: {typed[-1][:60]}"
 
 
 def welcome(settings: Settings) -> str:

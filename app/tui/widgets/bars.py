@@ -8,6 +8,7 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widgets import Static
 
+from ..keys import keys_of
 from ..state.preview import Preview
 from .label import Label, plain
 
@@ -29,7 +30,8 @@ class FootBar(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield _PreviewLine()
-        yield Label("^T who · ^P all · F1 help", id="keys")
+        hint = keys_of(self).fill("{chat.route} who · {chat.palette} all · {chat.help} help")
+        yield Label(hint.replace("Ctrl+", "^"), id="keys")
 
     def show(self, preview: Preview) -> None:
         line = self.query_one(_PreviewLine)

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from typing import ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.events import Key, Paste
 from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import TextArea
 
+from ..keys import bound, keys_of
 from ..state.attachments import as_mentions
 from ..state.commands import matching
 from ..state.completion import Completion, complete
@@ -29,24 +30,24 @@ class PromptArea(TextArea):
     HELP = """
 ## The prompt
 
-Enter sends, **Ctrl+J** is a new line. Enter is a new line too inside of an open code fence and in the middle
-of several lines.
+Enter sends, **{prompt.newline}** is a new line. Enter is a new line too inside of an open code fence and
+in the middle of several lines.
 
 - `@path` attaches a file, and **Tab** completes its name; so does dropping one on the terminal
 - `/` begins a command, which **Tab** completes; `//` a text that begins with a slash
-- **↑** on the first line brings earlier prompts back
-- **Esc** stops an answer; what you send meanwhile waits its turn
+- **{prompt.earlier}** on the first line brings earlier prompts back
+- **{chat.stop}** stops an answer; what you send meanwhile waits its turn
 """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+j,shift+enter", "newline", "new line", id="prompt.newline", show=False),
-        Binding("up", "up", "earlier prompt", id="prompt.earlier", show=False),
-        Binding("down", "down", "later prompt", id="prompt.later", show=False),
-        Binding("ctrl+c,super+c", "screen.interrupt", show=False, id="prompt.interrupt"),
+        bound("prompt.newline", "newline", "new line"),
+        bound("prompt.earlier", "up", "earlier prompt"),
+        bound("prompt.later", "down", "later prompt"),
+        bound("chat.interrupt", "screen.interrupt"),
         # A text area would select the line with it.
-        Binding("f6", "screen.command('compare')", id="chat.compare", show=False),
-        Binding("pageup", "screen.scroll(-1)", "scroll up", show=False, id="prompt.page_up"),
-        Binding("pagedown", "screen.scroll(1)", "scroll down", show=False, id="prompt.page_down"),
+        bound("chat.compare", "screen.command('compare')"),
+        bound("prompt.page_up", "screen.scroll(-1)", "scroll up"),
+        bound("prompt.page_down", "screen.scroll(1)", "scroll down"),
     ]
 
     class Submitted(Message):
@@ -75,6 +76,13 @@ of several lines.
         self._last_key_at = -1.0
         self._recalled: str | None = None
         self._doubtful_enter: Timer | None = None
+
+    def on_mount(self) -> None:
+        # What the user chose a key for is done here too, whatever a text area does with it.
+        for key in keys_of(self).chosen:
+            ours = [binding for binding in self._bindings.key_to_bindings.pop(key, []) if binding.id]
+            if ours:
+                self._bindings.key_to_bindings[key] = ours
 
     @property
     def full_text(self) -> str:

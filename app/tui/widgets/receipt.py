@@ -9,6 +9,7 @@ from textual.widgets import Static
 
 from edgecloud.types import Receipt
 
+from ..keys import keys_of
 from ..state import receipt as words
 from .label import visible
 
@@ -29,7 +30,8 @@ class ReceiptLine(Static):
 
     def render(self) -> Content:
         if not self.is_open:
-            hint = "Tab, x forgets it" if words.is_hit(self.receipt) else ""
+            forget = "Tab, {chat.forget} forgets it" if words.is_hit(self.receipt) else ""
+            hint = keys_of(self).fill(forget)
             width = self.size.width - len(_CLOSED) if self.size.width else None
             return Content(_CLOSED + visible(words.line(self.receipt, hint=hint, width=width)))
         rows = words.details(self.receipt)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.events import Key
@@ -16,6 +16,7 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from ...chats import OWN_DOORS, ChatSummary, Hit
+from ..keys import bound, keys_of
 from .label import Label, visible
 
 
@@ -25,14 +26,14 @@ class ChatList(OptionList):
     HELP = """
 ## Chats
 
-**Enter** opens one, letters search the words of all of them, **F2** renames, **Delete** removes a chat with
-all that was derived from it, once you say so.
+**Enter** opens one, letters search the words of all of them, **{chats.rename}** renames, **{chats.delete}**
+removes a chat with all that was derived from it, once you say so.
 """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "screen.command('search')", "search", id="chats.search"),
-        Binding("f2", "screen.chat_command('rename')", "rename", id="chats.rename"),
-        Binding("delete", "screen.chat_command('delete')", "delete", id="chats.delete"),
+        bound("chats.search", "screen.command('search')", "search"),
+        bound("chats.rename", "screen.chat_command('rename')", "rename"),
+        bound("chats.delete", "screen.chat_command('delete')", "delete"),
     ]
 
     class Typed(Message):
@@ -93,9 +94,8 @@ class Sidebar(Vertical):
         """List the chats, the last used first; `all_doors` is whether those of programs are among them."""
         self._found_for = None
         options = [Option(_chat_line(chat, chat.id in unread), id=chat.id) for chat in chats]
-        self.query_one("#doors", Label).show(
-            "F5 hides programs’ chats" if all_doors else "F5 shows programs’ chats too"
-        )
+        hint = "{chat.all} hides programs’ chats" if all_doors else "{chat.all} shows programs’ chats too"
+        self.query_one("#doors", Label).show(keys_of(self).fill(hint))
         self._fill(options or [Option("  no chats yet", disabled=True)], current)
 
     def show_hits(self, hits: Sequence[Hit], words: str) -> None:

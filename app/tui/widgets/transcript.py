@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from textual import on
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.events import Click, Key
 from textual.message import Message
 from textual.widgets import Static
 
+from ..keys import bound, keys_of
 from ..state.commands import COMMANDS
 from ..state.conversation import Conversation, Node
 from ..state.turn import Turn
@@ -27,19 +28,21 @@ class Transcript(VerticalScroll, Growing):
     HELP = """
 ## Messages
 
-**↑** and **↓** choose a message; letters act on it: **w** why it came from where it came, **r** answer again,
-**g** go on, **e** ask in other words, **f** fork, **←** **→** branches, **y** copy, **c** copy code,
-**o** the receipt, **t** what the model thought, **+** and **-** judge it. Any other goes on in the prompt.
+**{messages.up}** and **{messages.down}** choose a message; letters act on it: **{chat.why}** why it came from
+where it came, **{chat.regenerate}** answer again, **{chat.continue}** go on, **{chat.edit}** ask in other
+words, **{chat.fork}** fork, **{chat.previous}** **{chat.next}** branches, **{chat.copy}** copy,
+**{chat.code}** copy code, **{chat.receipt}** the receipt, **{chat.reasoning}** what the model thought,
+**{chat.good}** and **{chat.bad}** judge it. Any other goes on in the prompt.
 """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "cursor(-1)", "previous message", id="messages.up", show=False),
-        Binding("down,j", "cursor(1)", "next message", id="messages.down", show=False),
-        Binding("home", "home", "first message", id="messages.home", show=False),
-        Binding("end", "end", "last message", id="messages.end", show=False),
-        Binding("enter", "screen.command('receipt')", "receipt", id="messages.receipt", show=False),
+        bound("messages.up", "cursor(-1)", "previous message"),
+        bound("messages.down", "cursor(1)", "next message"),
+        bound("messages.home", "home", "first message"),
+        bound("messages.end", "end", "last message"),
+        bound("messages.receipt", "screen.command('receipt')", "receipt"),
         *(
-            Binding(command.key, f"screen.command('{command.name}')", command.help, id=f"chat.{command.name}")
+            bound(f"chat.{command.name}", f"screen.command('{command.name}')", command.help)
             for command in COMMANDS
             if command.where == "answer"
         ),
@@ -199,7 +202,7 @@ class Transcript(VerticalScroll, Growing):
         ]
 
     def _more(self) -> Static:
-        more = Label("↑ earlier messages", id="more")
+        more = Label(keys_of(self).fill("{messages.up} earlier messages"), id="more")
         more.display = self.window.start > 0
         return more
 

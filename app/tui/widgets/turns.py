@@ -11,9 +11,11 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from ...chats import Seam
+from ..keys import keys_of
 from ..render.lines import plain_lines
 from ..state.attachments import shown
 from ..state.conversation import Node
+from ..state.keys import Keys
 from ..state.turn import Turn
 from .flow import Flow
 from .growing import Growing
@@ -134,7 +136,7 @@ class AnswerView(TurnView):
         widgets: list[Widget] = [
             Label(f"→ {call.name}({call.arguments})", classes="call") for call in node.message.tool_calls
         ]
-        if sentence := how_it_ended(node):
+        if sentence := how_it_ended(node, keys_of(self)):
             widgets.append(Label(sentence, classes="failed" if node.status == "failed" else "ended"))
         if node.receipt is not None:
             widgets.append(ReceiptLine(node.receipt))
@@ -147,16 +149,18 @@ def branch_mark(place: tuple[int, int]) -> Content:
     return Content(f"‹ {number} of {count} ›" if count > 1 else "")
 
 
-def how_it_ended(node: Node) -> str:
+def how_it_ended(node: Node, keys: Keys) -> str:
     """What to say of an answer that did not simply end, with the next step."""
+    again = keys.fill("{chat.regenerate} asks again")
+    goes_on = keys.fill("Tab, {chat.continue} goes on")
     if node.status == "failed":
-        return f"{node.error or 'The answer failed.'} · Tab, r asks again"
+        return f"{node.error or 'The answer failed.'} · Tab, {again}"
     if node.status == "interrupted":
-        return "stopped · Tab, g goes on, r asks again" if node.message.content else "stopped before it began"
+        return f"stopped · {goes_on}, {again}" if node.message.content else "stopped before it began"
     if node.status == "running":
         return "still being written by another process"
     if node.finish_reason == "length":
-        return "cut at its longest · Tab, g goes on"
+        return f"cut at its longest · {goes_on}"
     if not node.message.content and not node.message.tool_calls:
-        return "an empty reply · Tab, r asks again"
+        return f"an empty reply · Tab, {again}"
     return ""

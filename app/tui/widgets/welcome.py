@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
+from ..keys import keys_of
 from .label import Label
 
 
@@ -13,7 +14,8 @@ class Welcome(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Label("", id="welcome-who")
-        yield Label("Enter sends, Ctrl+J is a new line, Ctrl+P has all commands, F1 helps.")
+        keys = "{prompt.newline} is a new line, {chat.palette} has all commands, {chat.help} helps."
+        yield Label(keys_of(self).fill(f"Enter sends, {keys}"))
         yield Label("Everything is kept here; under each answer stands where it came from.")
 
     def show(self, who: str) -> None:
