@@ -52,11 +52,15 @@ class CodeTable:
         self._size += 1
 
     def nearest(self, code: bytes, limit: int = RERANKED) -> list[int]:
-        """The numbers of the `limit` entries whose codes differ least, in no order."""
-        if self._size <= limit:
-            return [int(number) for number in self._numbers[: self._size]]
+        """The numbers of the `limit` entries whose codes differ least, in that order; of equals the newest."""
+        if not self._size:
+            return []
         asked = np.frombuffer(code, np.uint64)
         distances = np.zeros(self._size, np.uint16)
         for word, of_all in zip(asked, self._codes, strict=True):
             distances += np.bitwise_count(of_all[: self._size] ^ word)
-        return [int(number) for number in self._numbers[np.argpartition(distances, limit)[:limit]]]
+        # Values alone are selected forty times as fast as their places, which are then looked up for few.
+        last = min(limit, self._size) - 1
+        near = np.flatnonzero(distances <= np.partition(distances, last)[last])[::-1]
+        nearest: list[int] = self._numbers[near[np.argsort(distances[near], kind="stable")[:limit]]].tolist()
+        return nearest

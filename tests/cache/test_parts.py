@@ -70,6 +70,17 @@ def test_the_nearest_are_found_among_thousands() -> None:
     assert len(table.nearest(encode(make_vector(seed=1)), limit=10)) == 10
 
 
+def test_the_nearest_come_in_order_and_of_equals_the_newest() -> None:
+    table = CodeTable(1)
+    for number, differing in enumerate([1, 0, 7, 1, 1, 3], start=1):
+        table.add(number, bytes([2**differing - 1, *[0] * 7]))
+    nothing = bytes(8)
+
+    assert CodeTable(1).nearest(nothing) == []
+    assert table.nearest(nothing, limit=3) == [2, 5, 4]
+    assert table.nearest(nothing, limit=99) == [2, 5, 4, 1, 6, 3]
+
+
 def test_a_code_is_a_bit_per_dimension_in_whole_words() -> None:
     vector = np.array([1.0, -1.0, 0.5, -0.5, -1, -1, -1, 1, 1], np.float32)
     assert encode(vector) == bytes([0b10100001, 0b10000000, 0, 0, 0, 0, 0, 0])
