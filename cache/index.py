@@ -52,7 +52,7 @@ class CodeTable:
         self._size += 1
 
     def nearest(self, code: bytes, limit: int = RERANKED) -> list[int]:
-        """The numbers of the `limit` entries whose codes differ least, nearest first; of equals the newest."""
+        """The numbers of the `limit` entries whose codes differ least, in order; of equals the newest."""
         if not self._size:
             return []
         asked = np.frombuffer(code, np.uint64)
