@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from edgecloud.types import ChatRequest, Door, Message, ToolCall
+from edgecloud.types import ChatRequest, Door, Message, ToolCall, new_id
 
 Status = Literal["running", "complete", "interrupted", "failed"]
 
@@ -87,6 +87,19 @@ class Asked:
     engine: str
     model: str
     messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One prompt being answered: where it is written. `message_ids` has one answer a choice."""
+
+    chat_id: str
+    message_ids: tuple[str, ...]
+
+
+def new_turn(request: ChatRequest) -> Turn:
+    """Ids for a request, before anything is written."""
+    return Turn(request.chat_id or new_id("chat"), tuple(new_id("msg") for _ in range(request.n)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 The prompt is journalled before the work and the text while it streams, a slice every quarter of a second.
 Ends that nobody waits for are written a moment later, all of that moment in one transaction.
-When history cannot be written the answer goes on without it, and the user is told once; what a locked or full
-disk refused in the middle of an answer is kept in memory and written as soon as it can be. What it still
-refuses when the program ends is lost, and that is told too.
+Where another program holds the file, nobody waits long for it: what is to be written, be it a prompt, stays
+in memory and is written once the file is free; so is what a full disk refused in the middle of an answer. A
+history that can't be written costs no answer, and the user is told once. What the disk still refuses when the
+program ends is lost, and that is told too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from edgecloud.errors import EdgeCloudError, StorageError
+from edgecloud.storage import DatabaseLocked
 from edgecloud.types import (
     ChatRequest,
     ChoiceDone,
@@ -31,14 +33,18 @@ from edgecloud.types import (
     ToolCallDelta,
 )
 
-from .chats import Seam, prompt_of
+from .chats import Seam, Turn, new_turn, prompt_of
 from .disk_thread import DiskThread
 
 if TYPE_CHECKING:
-    from .history import History, Turn
+    from .history import History
 
 log = logging.getLogger(__name__)
 
+BEGIN_S = 1.0
+"""How long the work waits for its prompt to be written. Longer than that, another program has the file."""
+MOST_LATE = 256
+"""Prompts that are kept in memory while it does."""
 FLUSH_S = 0.25
 LINGER_S = 0.02
 """How long an end that nobody waits for may wait for others."""
@@ -62,17 +68,19 @@ class Ending(NamedTuple):
 class OpenTurn:
     """One answer being written. Deltas gather here until the thread takes them, then comes the `ending`.
 
-    `num_chars` is how long what the caller wrote of the answer is, if it began it.
+    `prompt` is what asks for it, until that is written.
     """
 
-    def __init__(self, turn: Turn, num_chars: int = 0) -> None:
+    def __init__(self, turn: Turn, prompt: ChatRequest) -> None:
         self.turn = turn
+        self.prompt: ChatRequest | None = prompt
         self.ending: Ending | None = None
         self._lock = threading.Lock()
         self._text: dict[int, list[str]] = {}
         self._reasoning: dict[int, list[str]] = {}
         self._calls: dict[int, dict[int, ToolCall]] = {}
-        self._num_chars = num_chars
+        # What the caller wrote of the answer, if it began it, counts too.
+        self._num_chars = len(prompt_of(prompt)[1])
         self.reasons: dict[int, str] = {}
         self.seams: list[Seam] = []
 
@@ -125,7 +133,8 @@ class Journal:
     def __init__(
         self, open_history: Callable[[], History], tidy: Callable[[History], None] | None = None
     ) -> None:
-        self._open: set[OpenTurn] = set()
+        # In the order of their prompts: one may go on from another.
+        self._open: dict[OpenTurn, None] = {}
         self._thread: DiskThread[History] = DiskThread(
             "journal", open_history, tend=self._tend, pause=self._pause
         )
@@ -142,28 +151,42 @@ class Journal:
     async def begin(self, request: ChatRequest) -> tuple[OpenTurn | None, str | None]:
         """Journal the prompt. Returns the turn, or None with the sentence to tell the user (only the first
         time).
-        """
 
+        Of a prompt that has to wait for another program's lock, the turn is returned all the same: it is
+        written when that is gone.
+        """
+        open_turn = OpenTurn(new_turn(request), request)
         goes_on = request.chat_id is not None or any(each.role == "assistant" for each in request.messages)
 
-        def write(history: History) -> OpenTurn:
+        def write(history: History) -> None:
             if goes_on:
                 self._catch_up(history)  # with the answer that it goes on from
-            open_turn = OpenTurn(history.begin(request), len(prompt_of(request)[1]))
+            if open_turn.prompt is not None:
+                open_turn.turn = history.begin(request, open_turn.turn)
+                open_turn.prompt = None
             # Here and not in the caller: the thread must know of it before it goes back to sleep.
-            self._open.add(open_turn)
-            return open_turn
+            self._open[open_turn] = None
 
-        future = self._thread.submit(write)
+        begun = self._thread.submit(write)
+        writing = asyncio.wrap_future(begun)
         try:
             # What was typed is written even if the caller leaves at once.
-            return await asyncio.shield(asyncio.wrap_future(future)), None
+            await asyncio.wait([writing], timeout=BEGIN_S)
         except asyncio.CancelledError:
             # The caller left while the prompt was being written: nobody else would end this turn.
-            future.add_done_callback(self._abandon)
+            begun.add_done_callback(lambda begun: self._abandon(open_turn, begun))
             raise
-        except Exception as error:
-            return None, self._tell(error)
+        error = writing.exception() if writing.done() else None
+        if writing.done() and error is None:
+            return open_turn, None
+        # Who does not wait for it finds in the log what went wrong.
+        writing.add_done_callback(lambda future: future.cancelled() or future.exception())
+        num_late = sum(each.prompt is not None for each in list(self._open))
+        if isinstance(error, DatabaseLocked | None) and num_late < MOST_LATE:
+            self._open[open_turn] = None
+            self._thread.tend_within(FLUSH_S)
+            return open_turn, None
+        return None, self._tell(error or DatabaseLocked("The history is being written to."))
 
     async def finish(
         self,
@@ -214,8 +237,14 @@ class Journal:
         refusal = await self._thread.aclose(CLOSE_WAIT_S)
         if refusal is None or not self._open:
             return ""
-        lost = "the end of an answer" if len(self._open) == 1 else f"the ends of {len(self._open)} answers"
-        return f"The history lacks {lost}: {refusal.message}"
+        num_prompts = sum(each.prompt is not None for each in self._open)
+        num_ends = len(self._open) - num_prompts
+        lost = []
+        if num_prompts:
+            lost.append("a question" if num_prompts == 1 else f"{num_prompts} questions")
+        if num_ends:
+            lost.append("the end of an answer" if num_ends == 1 else f"the ends of {num_ends} answers")
+        return f"The history lacks {' and '.join(lost)}: {refusal.message}"
 
     # ------------------------------------------------------------------------------------------------- inside
 
@@ -227,10 +256,9 @@ class Journal:
             return error.message
         return f"History could not be written ({type(error).__name__})."
 
-    def _abandon(self, begun: Future[OpenTurn]) -> None:
+    def _abandon(self, open_turn: OpenTurn, begun: Future[None]) -> None:
         if begun.cancelled() or begun.exception() is not None:
             return
-        open_turn = begun.result()
         open_turn.ending = Ending(None, "interrupted", None)
         self._thread.submit(lambda history: self._write(history, [open_turn]))
 
@@ -244,7 +272,7 @@ class Journal:
         self._write(history, list(self._open))
         if time.monotonic() >= self._beat_at:
             self._beat_at = time.monotonic() + HEARTBEAT_S
-            for open_turn in self._open:
+            for open_turn in list(self._open):
                 history.heartbeat(open_turn.turn)
         if self._tidy is not None and time.monotonic() >= self._tidy_at:
             self._tidy_at = time.monotonic() + TIDY_S
@@ -253,7 +281,7 @@ class Journal:
     def _catch_up(self, history: History) -> None:
         """Write the ends that wait; what the disk refuses of them is tried again when it is time."""
         with suppress(StorageError):
-            self._write(history, [open_turn for open_turn in self._open if open_turn.ending is not None])
+            self._write(history, [each for each in list(self._open) if each.ending is not None])
 
     def _write(self, history: History, open_turns: Sequence[OpenTurn]) -> None:
         """Write what has gathered of these, and the ends that there are, in one transaction; what cannot be
@@ -261,7 +289,7 @@ class Journal:
         """
         # The end is looked for first: whatever was said before it has been added by then.
         taken = [(each, each.ending, each.take()) for each in open_turns if each in self._open]
-        if not any(ending or slices for _, ending, slices in taken):
+        if not any(ending or slices or each.prompt for each, ending, slices in taken):
             return
         try:
             with history.together():
@@ -271,12 +299,17 @@ class Journal:
             for open_turn, _, slices in taken:
                 open_turn.put_back(slices)
             raise
-        self._open.difference_update(open_turn for open_turn, ending, _ in taken if ending is not None)
+        for open_turn, ending, _ in taken:
+            open_turn.prompt = None
+            if ending is not None:
+                self._open.pop(open_turn, None)
 
     def _write_one(
         self, history: History, open_turn: OpenTurn, ending: Ending | None, slices: dict[int, tuple[str, str]]
     ) -> None:
         try:
+            if open_turn.prompt is not None:
+                open_turn.turn = history.begin(open_turn.prompt, open_turn.turn)
             if ending is None:
                 for index, slice_ in slices.items():
                     history.append(open_turn.turn, index, *slice_)
@@ -296,4 +329,4 @@ class Journal:
         except Exception:
             # A bug that would be met again: the others of this transaction must not go with it.
             log.exception("an answer could not be written")
-            self._open.discard(open_turn)
+            self._open.pop(open_turn, None)

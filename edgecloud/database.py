@@ -14,6 +14,7 @@ from edgecloud.storage import (
     Migration,
     open_database,
     savepoint,
+    snapshot,
     storage_errors,
     transaction,
     wait_at_most,
@@ -26,8 +27,8 @@ millisecond or more for what is over in a tenth of one.
 
 
 class Database:
-    """What the stores of `edgecloud.db` are made of: inside `_reading` and `_writing`, the latter one
-    transaction, the connection is this thread's alone. Public methods raise `StorageError` when the file
+    """What the stores of `edgecloud.db` are made of: inside `_reading`, `_snapshot` and `_writing`, the last
+    one transaction, the connection is this thread's alone. Public methods raise `StorageError` when the file
     can't be used.
     """
 
@@ -63,6 +64,11 @@ class Database:
     def _reading(self) -> Iterator[sqlite3.Connection]:
         with self._lock, storage_errors(self._path):
             yield self._connection
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+        with self._reading() as connection, snapshot(connection):
+            yield connection
 
     @contextmanager
     def together(self) -> Iterator[None]:

@@ -119,6 +119,19 @@ def savepoint(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     connection.execute("RELEASE part")
 
 
+@contextlib.contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """Reads that all see one moment, whoever writes meanwhile and for however long."""
+    if connection.in_transaction:
+        yield connection
+        return
+    connection.execute("BEGIN")
+    try:
+        yield connection
+    finally:
+        connection.execute("ROLLBACK")
+
+
 def wait_at_most(connection: sqlite3.Connection, seconds: float) -> None:
     """How long a statement waits for another process's transaction from now on."""
     connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 WIDEST = 40
 """Characters of a column of a table, the last one's aside."""
+
+RECOVER_S = 1.0
+"""How long whoever reads the history waits to put right what is in it."""
 
 OpenGateway = Callable[["Settings"], Awaitable["Gateway | GatewayClient"]]
 
@@ -71,13 +75,17 @@ class State:
         return open_outcomes(self.settings())
 
     def history(self) -> History:
-        """The user's history, with what crashed processes left put right."""
+        """The user's history, with what crashed processes left put right, unless another program writes."""
         from edgecloud.folders import data_dir
+        from edgecloud.storage import DatabaseLocked
 
         from ..history import History
 
         history = History(data_dir() / "edgecloud.db")
-        history.recover()
+        history.wait_at_most(RECOVER_S)
+        with suppress(DatabaseLocked):
+            history.recover()
+        history.wait_at_most(None)
         return history
 
 

@@ -7,6 +7,5 @@ finds the chat it continues by its longest known prefix, and only what is new is
 from .removing import Removal
 from .store import History
 from .tables import MIGRATIONS
-from .writing import Turn
 
-__all__ = ["MIGRATIONS", "History", "Removal", "Turn"]
+__all__ = ["MIGRATIONS", "History", "Removal"]

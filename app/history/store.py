@@ -15,11 +15,10 @@ from edgecloud.database import Database
 from edgecloud.storage import BUSY_S, this_process
 from edgecloud.types import ChatRequest, Door, Message, Receipt, ToolCall
 
-from ..chats import OWN_DOORS, Asked, Chat, ChatSummary, Hit, Seam, Status, StoredMessage
+from ..chats import OWN_DOORS, Asked, Chat, ChatSummary, Hit, Seam, Status, StoredMessage, Turn, new_turn
 from . import organizing, reading, removing, searching, writing
 from .removing import Removal
 from .tables import MIGRATIONS
-from .writing import Turn
 
 _DAY_S = 86400.0
 
@@ -34,10 +33,12 @@ class History(Database):
 
     # ------------------------------------------------------------------------------- writing an answer
 
-    def begin(self, request: ChatRequest) -> Turn:
-        """Write the prompt, and one running answer a choice, before any work is done for it."""
+    def begin(self, request: ChatRequest, turn: Turn | None = None) -> Turn:
+        """Write the prompt, and one running answer a choice, before any work is done for it; under the ids of
+        `turn`, where they were given out already, but for the chat's of a request that goes on with another.
+        """
         with self._writing() as connection:
-            return writing.begin(connection, request, self._owner, self._clock())
+            return writing.begin(connection, request, turn or new_turn(request), self._owner, self._clock())
 
     def chat_of(self, request: ChatRequest) -> str | None:
         """The chat that a request goes on with; None where it begins one."""
@@ -129,7 +130,7 @@ class History(Database):
 
     def show(self, chat_id: str) -> Chat:
         """Everything in one chat. Raises `NotFound`."""
-        with self._writing() as connection:  # several reads that see the same moment
+        with self._snapshot() as connection:
             return reading.show(connection, chat_id)
 
     def search(self, query: str, limit: int = 50) -> tuple[Hit, ...]:
@@ -139,7 +140,7 @@ class History(Database):
 
     def asked(self, name: str) -> Asked | None:
         """What an answer, by its own id or its request's, was an answer to; None where it is not known."""
-        with self._writing() as connection:  # several reads that see the same moment
+        with self._snapshot() as connection:
             return reading.asked(connection, name)
 
     def decision(self, receipt_id: str) -> Mapping[str, Any] | None:

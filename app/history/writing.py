@@ -9,13 +9,12 @@ import dataclasses
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from edgecloud.storage import Owner
 from edgecloud.types import ChatRequest, Message, Receipt, ToolCall, new_id
 
-from ..chats import ROOT_PATH, Seam, Status, extend_path, paths_of, prompt_of, storable, title_of
+from ..chats import ROOT_PATH, Seam, Status, Turn, extend_path, paths_of, prompt_of, storable, title_of
 from .organizing import pin
 from .tables import drop_content, marks, pack_seams, read_slices, store_content, store_slice
 
@@ -23,18 +22,12 @@ HEARTBEAT_STALE_S = 15.0
 """Where a process id may have been used again, an answer without a heartbeat for this long is given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One prompt being answered: where it is written. `message_ids` has one answer a choice."""
-
-    chat_id: str
-    message_ids: tuple[str, ...]
-
-
-def begin(connection: sqlite3.Connection, request: ChatRequest, owner: Owner, now: float) -> Turn:
-    """Write what of the prompt is new, and one running answer a choice that belongs to `owner`."""
+def begin(connection: sqlite3.Connection, request: ChatRequest, turn: Turn, owner: Owner, now: float) -> Turn:
+    """Write what of the prompt is new, and one running answer a choice that belongs to `owner`, with the ids
+    of `turn`, but in the chat that the request goes on with, if it does.
+    """
     prompt, prefill = prompt_of(request)
-    chat_id, parent_id, path, num_known = _place(connection, request, prompt, now)
+    chat_id, parent_id, path, num_known = _place(connection, request, prompt, turn.chat_id, now)
     for message in prompt[num_known:]:
         content_id, digest = store_content(connection, message)
         path = extend_path(path, digest)
@@ -46,8 +39,7 @@ def begin(connection: sqlite3.Connection, request: ChatRequest, owner: Owner, no
             (message_id, chat_id, parent_id, path, content_id, message.reasoning, now, now),
         )
         parent_id = message_id
-    answers = tuple(new_id("msg") for _ in range(request.n))
-    for answer in answers:
+    for answer in turn.message_ids:
         connection.execute(
             """INSERT INTO messages
                (id, chat_id, parent_id, status, created, updated, model, owner_pid, owner_started)
@@ -58,11 +50,11 @@ def begin(connection: sqlite3.Connection, request: ChatRequest, owner: Owner, no
             store_slice(connection, answer, prefill)
     connection.execute(
         "UPDATE chats SET updated = ?, head = ?, model = ? WHERE id = ?",
-        (now, answers[0], request.model, chat_id),
+        (now, turn.message_ids[0], request.model, chat_id),
     )
     if request.private:
         pin(connection, chat_id)
-    return Turn(chat_id, answers)
+    return dataclasses.replace(turn, chat_id=chat_id)
 
 
 def chat_of(connection: sqlite3.Connection, request: ChatRequest) -> str | None:
@@ -174,7 +166,11 @@ def _end(
 
 
 def _place(
-    connection: sqlite3.Connection, request: ChatRequest, prompt: Sequence[Message], now: float
+    connection: sqlite3.Connection,
+    request: ChatRequest,
+    prompt: Sequence[Message],
+    new_chat_id: str,
+    now: float,
 ) -> tuple[str, str | None, bytes, int]:
     """The prompt's chat (made if need be), the message it hangs under, that one's path, and how many messages
     of the prompt are already there.
@@ -184,13 +180,12 @@ def _place(
     if found:
         chat_id, parent_id, num_known = found
         return chat_id, parent_id, paths[num_known - 1], num_known
-    chat_id = request.chat_id or new_id("chat")
     connection.execute(
         """INSERT OR IGNORE INTO chats (id, title, door, tenant, model, created, updated)
            VALUES (?, ?, ?, ?, ?, ?, ?)""",
-        (chat_id, title_of(prompt), request.door, request.tenant, request.model, now, now),
+        (new_chat_id, title_of(prompt), request.door, request.tenant, request.model, now, now),
     )
-    return chat_id, None, ROOT_PATH, 0
+    return new_chat_id, None, ROOT_PATH, 0
 
 
 def _known(

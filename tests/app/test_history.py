@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from edgecloud.app.chat_markdown import as_markdown
-from edgecloud.app.chats import as_json
-from edgecloud.app.history import History, Turn
+from edgecloud.app.chats import Turn, as_json
+from edgecloud.app.history import History
 from edgecloud.errors import NotFound, StorageError
 from edgecloud.types import CacheInfo, ChatRequest, Message, Receipt, ToolCall
 

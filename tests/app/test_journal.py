@@ -14,8 +14,8 @@ import pytest
 
 from edgecloud.app import disk_thread
 from edgecloud.app import journal as journal_module
-from edgecloud.app.chats import Seam
-from edgecloud.app.history import History, Turn
+from edgecloud.app.chats import Seam, Turn
+from edgecloud.app.history import History
 from edgecloud.app.journal import Journal, OpenTurn, Status
 from edgecloud.app.open import build_gateway
 from edgecloud.settings import HistorySettings, Settings
@@ -221,7 +221,8 @@ async def test_a_turn_that_goes_on_from_an_answer_finds_it_written(
 
     said = (Message("user", "hello"), Message("assistant", "hi"), Message("user", "and?"))
     second, _ = await journal.begin(ChatRequest(messages=said))
-    assert second is not None and second.turn.chat_id == first.turn.chat_id
+    assert second is not None
+    assert second.turn.chat_id == first.turn.chat_id
     await journal.aclose()
 
 
@@ -272,6 +273,74 @@ async def test_who_asked_is_told_once_that_the_end_is_not_kept_yet(
     await journal.aclose()
 
     assert told == ["edgecloud.db is locked by another program; try again when it is done.", None]
+
+
+async def test_a_prompt_that_meets_a_lock_waits_beside_the_work_and_is_written_when_it_is_gone(
+    database: Path, locked: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_thread, "RETRY_S", 0.05)
+    History(database).close()
+    journal = Journal(lambda: open_impatiently(database))
+    locked.execute("BEGIN EXCLUSIVE")
+    first, told = await journal.begin(asked("hello", door="ask"))
+    assert first is not None
+    assert told is None
+    first.add(TextDelta("hi"))
+    said = (Message("user", "hello"), Message("assistant", "hi"), Message("user", "and?"))
+    await journal.finish(first, None, "complete", wait_s=0.0)
+    second, _ = await journal.begin(ChatRequest(messages=said, chat_id=first.turn.chat_id, door="ask"))
+    assert second is not None
+    second.add(TextDelta("all"))
+    ids = (*first.turn.message_ids, *second.turn.message_ids)
+    locked.execute("ROLLBACK")
+    await asyncio.to_thread(eventually, lambda: first not in journal._open)
+    second.add(TextDelta(" of it"))
+    await journal.finish(second, None, "complete")
+    assert await journal.aclose() == ""
+
+    history = History(database)
+    chat = history.show(first.turn.chat_id)
+    history.close()
+    assert [each.message.content for each in chat.messages] == ["hello", "hi", "and?", "all of it"]
+    assert tuple(each.id for each in chat.messages if each.message.role == "assistant") == ids
+    assert {each.status for each in chat.messages} == {"complete"}
+
+
+async def test_a_prompt_is_not_waited_for_long(
+    database: Path, locked: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here a statement waits for a lock as long as it does in the product."""
+    monkeypatch.setattr(journal_module, "BEGIN_S", 0.05)
+    History(database).close()
+    journal = Journal(lambda: History(database))
+    locked.execute("BEGIN EXCLUSIVE")
+    turn, told = await journal.begin(asked())
+    assert turn is not None
+    assert told is None
+    turn.add(TextDelta("all of it"))
+    await journal.finish(turn, None, "complete", wait_s=0.0)
+    locked.execute("ROLLBACK")
+
+    assert await journal.aclose() == ""
+    assert the_answer(database) == ("all of it", "complete")
+
+
+async def test_only_so_many_prompts_wait_in_memory_and_what_is_lost_is_told(
+    database: Path, locked: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "CLOSE_WAIT_S", 0.2)
+    monkeypatch.setattr(journal_module, "MOST_LATE", 2)
+    History(database).close()
+    journal = Journal(lambda: open_impatiently(database))
+    locked.execute("BEGIN EXCLUSIVE")
+    told = [await journal.begin(asked(f"prompt {number}")) for number in range(3)]
+    lost = await journal.aclose()
+    locked.execute("ROLLBACK")
+
+    sentence = "edgecloud.db is locked by another program; try again when it is done."
+    assert [turn is None for turn, _ in told] == [False, False, True]
+    assert told[2][1] == sentence
+    assert lost == f"The history lacks 2 questions: {sentence}"
 
 
 async def test_where_another_engine_went_on_is_kept_with_the_answer(database: Path) -> None:
@@ -358,7 +427,7 @@ async def test_a_chat_that_grows_too_old_under_a_running_program_goes(
 
 
 def test_what_is_put_back_comes_before_what_arrived_meanwhile() -> None:
-    turn = OpenTurn(Turn("chat-1", ("msg-1",)))
+    turn = OpenTurn(Turn("chat-1", ("msg-1",)), asked())
     turn.add(TextDelta("one "))
     taken = turn.take()
     turn.add(TextDelta("two"))
