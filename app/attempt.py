@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 
 from edgecloud.errors import EdgeCloudError
 from edgecloud.types import (
@@ -26,8 +26,9 @@ from .upstreams import Turn, Upstream
 
 
 class Attempt:
-    """Takes a turn at a deployment. However it ends, the turn is given back, nothing stays outstanding, and
-    `book` is told what it took, None if it never began.
+    """Takes a turn at a deployment. It counts as outstanding there from the moment that it is made, so that
+    many at once don't all choose the same. However it ends, the turn is given back, nothing stays
+    outstanding, and `book` is told what it took, None if it never began.
 
     `tokens` are what it is expected to take in all; `most` is the usage that money was set aside for, None
     where none was: what an upstream claims beyond it cannot be, and is not believed.
@@ -56,6 +57,8 @@ class Attempt:
         self._began = 0.0
         self._begun_s: float | None = None
         self._done: Done | None = None
+        self._held = ExitStack()
+        self._held.enter_context(upstream.outstanding.held(turn.deployment.name, tokens))
 
     async def events(self) -> AsyncGenerator[EngineEvent, None]:
         """The engine's events. Raises what the engine raises."""
@@ -63,7 +66,7 @@ class Attempt:
         started, self._began = time.time(), time.monotonic()
         outcome = "failed"
         try:
-            with self.upstream.outstanding.held(deployment.name, self.tokens):
+            with self._held:
                 async with aclosing(deployment.engine.generate(self.request)) as events:
                     async for event in events:
                         self._see(event)
@@ -102,6 +105,7 @@ class Attempt:
         """Give the turn back if it was not used: closing a generator that has not begun runs none of it."""
         if not self._began:
             self._began = time.monotonic()
+            self._held.close()
             self.upstream.released(self.turn)
             self._book(None)
 

@@ -711,3 +711,12 @@ async def test_a_hundred_requests_that_end_every_way_leave_nothing_outstanding()
     assert [upstream.outstanding[each.name] for upstream in upstreams for each in upstream.deployments] == [
         0
     ] * 4
+
+
+async def test_those_who_come_at_once_are_spread_as_if_they_had_come_one_by_one() -> None:
+    engines = [good(), good()]
+    upstream = make_upstream(*engines)
+
+    await asyncio.gather(*(Executed(ask(), upstream).go() for _ in range(8)))
+
+    assert [len(engine.requests) for engine in engines] == [4, 4]
