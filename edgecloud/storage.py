@@ -137,14 +137,21 @@ def wait_at_most(connection: sqlite3.Connection, seconds: float) -> None:
     connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
 
 
-def truncate_wal(connection: sqlite3.Connection, *, patience_s: float = 2.0) -> bool:
-    """Move the WAL into the database and empty it; False if another process still reads the old pages."""
+@contextlib.contextmanager
+def waiting_at_most(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
+    """How long statements wait inside for another process's transaction."""
     (timeout_ms,) = connection.execute("PRAGMA busy_timeout").fetchone()
-    wait_at_most(connection, patience_s)
+    wait_at_most(connection, seconds)
     try:
-        busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        yield
     finally:
         connection.execute(f"PRAGMA busy_timeout = {timeout_ms}")
+
+
+def truncate_wal(connection: sqlite3.Connection, *, patience_s: float = 2.0) -> bool:
+    """Move the WAL into the database and empty it; False if another process still reads the old pages."""
+    with waiting_at_most(connection, patience_s):
+        busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return not busy
 
 

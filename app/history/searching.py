@@ -7,10 +7,13 @@ import sqlite3
 import unicodedata
 from collections.abc import Sequence
 
-from edgecloud.storage import transaction
+from edgecloud.storage import transaction, waiting_at_most
 
 from ..chats import Hit
 from .tables import get_state, set_state
+
+PATIENCE_S = 1.0
+"""How long a search waits for who writes, to find what came since the last one in the index too."""
 
 EXCERPT_LENGTH = 160
 LEAD_LENGTH = 60
@@ -51,7 +54,7 @@ def search(connection: sqlite3.Connection, query: str, limit: int) -> tuple[Hit,
 def update_index(connection: sqlite3.Connection) -> bool:
     """Index what was written since the last search; False without FTS5 or if nothing can be written."""
     try:
-        with transaction(connection):
+        with waiting_at_most(connection, PATIENCE_S), transaction(connection):
             connection.execute(
                 """CREATE VIRTUAL TABLE IF NOT EXISTS contents_index USING fts5 (
                    text, content='contents', content_rowid='id',

@@ -440,6 +440,22 @@ def test_search(
     assert sorted(hit.excerpt for hit in history.search(query)) == sorted(found)
 
 
+def test_reading_waits_for_nobody_who_writes(
+    path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgecloud.app.history.searching.PATIENCE_S", 0.01)
+    turn = answer(history, make_request("why is it so?"), "because", receipt=make_receipt())
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    assert [message.message.content for message in history.show(turn.chat_id).messages] == [
+        "why is it so?",
+        "because",
+    ]
+    assert history.asked(turn.message_ids[0]) is not None
+    assert [hit.chat_id for hit in history.search("because")] == [turn.chat_id]
+    other.close()
+
+
 def test_a_hit_names_its_chat_and_shows_the_words_around(history: History) -> None:
     text = "word " * 100 + "needle " + "word " * 100
     chat_id = answer(history, make_request("question"), text).chat_id
