@@ -30,30 +30,52 @@ class Verdict(NamedTuple):
     reason: str
 
 
-_FRESH = re.compile(
+_MOMENT = re.compile(
     r"""\b(today|tonight|tomorrow|yesterday|now|nowadays|currently|current|latest|newest|recent|recently|
     this\ (?:morning|afternoon|evening|week|month|year|weekend)|(?:next|last)\ (?:week|month|year|weekend)|
     so\ far|as\ of|up\ to\ date|breaking|live\ score|weather|forecast|news|headlines|
     what\ time|the\ time|what\ day|what's\ the\ date|what\ is\ the\ date|
-    (?:stock|share|bitcoin|gas|oil|gold)\ price|exchange\ rate|my\ (?:balance|account\ balance))\b""",
+    (?:stock|share|bitcoin|gas|oil|gold)\ price|exchange\ rate\ (?:for|from|to|of|between|in)|
+    (?:whats?|how|tell|give|show|know|check|see|find)\b.*\b(?:exchange\ rate|my\ (?:\w+\ )?balance))\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_SENTENCE = re.compile(r"(?<=[.?!])\s+|\n+")
+# What somebody tells of an event of theirs; the moment of it is not what is asked for.
+_STATEMENT = re.compile(
+    r"""^\W*(?:(?:and|but|so|hi|hello|hey|ok|well|also|because)\W+)*
+    (?:(?:i|we)\b|(?:i|we)['’]?(?:ve|m|re|d)\b|
+       (?:the|this|that|an?|my|our|it|there|some\w+|yesterday|today|recently)\b.*?
+       \b(?:is|was|were|has|have|had|did|does|got|went|made|can|\w{2,}ed|\w+n['’]?t)\b)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_WISH = re.compile(
+    r"""\?|\b(?:whats?|when|who|how|which|where|whether|tell|show|give|know|find|check|see|look|list|wonder)\b|
+    \b(?:want|need|like)\b(?!\ to\b)""",
     re.IGNORECASE | re.VERBOSE,
 )
 _ACTION = re.compile(
     r"""^\W*(?:(?:please|kindly|hey|hi|ok|now|then)\W+)*
-    (?:(?:can|could|would|will)\ you\ (?:please\ )?|i\ (?:want|need|would\ like)\ (?:you\ )?to\ |
-       i'd\ like\ to\ |let's\ |go\ ahead\ and\ )?
+    (?:(?:can|could|would|will)\ you\ (?:please\ )?|i\ (?:want|need|would\ like)\ you\ to\ |
+       let's\ |go\ ahead\ and\ )?
     (?:please\ )?
     (send|transfer|pay|buy|purchase|order|book|reserve|schedule|reschedule|remind|call|text|email|post|
      publish|delete|remove|cancel|unsubscribe|subscribe|deposit|withdraw|wire|deploy|run|execute|restart|
-     turn\ (?:on|off)|set\ (?:an?\ )?(?:alarm|timer|reminder)|add\ .+\ to\ my|play|pause|stop|start)\b""",
+     turn\ (?:on|off)|set\ (?:an?\ )?(?:alarm|timer|reminder)|add\ .+\ to\ my|play|pause|stop|start)\b
+    (?!\ (?:of|by|and|words?|stack|office|dates?|times?|recommendations?|reviews?)\b)""",
     re.IGNORECASE | re.VERBOSE,
 )
+_PIECE = r"(?:poems?|haikus?|limericks?|stor(?:y|ies)|lyrics|songs?|raps?|sonnets?|slogans?|taglines?)"
 _VARIETY = re.compile(
-    r"""\b(poems?|haikus?|limericks?|jokes?|puns?|riddles?|stor(?:y|ies)|lyrics|songs?|raps?|sonnets?|
-    slogans?|taglines?|brainstorm|random|randomly|surprise\ me|roll\ a|flip\ a|pick\ a|invent|imagine|
-    another|again|once\ more|something\ (?:else|different|new)|different\ (?:one|version|idea)s?|
-    other\ (?:ideas?|options?|suggestions?)|more\ (?:ideas|examples|options|suggestions)|rephrase|reword|
-    try\ again|regenerate|redo)\b""",
+    rf"""\b(?:
+    haikus?|limericks?|jokes?|puns?|riddles?|slogans?|taglines?|brainstorm|surprise\ me|roll\ a|flip\ a|
+    pick\ a|invent|imagine|rephrase|reword|try\ (?:it\ )?again\W*$|regenerate|redo|once\ more|
+    (?:write|compose|create|make|generate|sing|rap|tell|give|draft|want|need|like|hear|know)\b.{{0,40}}?\b{_PIECE}|
+    (?:give|pick|choose|generate|tell|show|name|say|write|suggest|draw|make)\b.{{0,30}}?\brandom(?:ly)?|
+    (?:say|said|tell|ask|repeat|explain|write|show|hear|play|do\ (?:it|that|this))\b.{{0,40}}?\bagain|
+    another\ (?:one|way|idea|example|option|version|suggestion|{_PIECE})s?|
+    something\ (?:else|different|new)|different\ (?:one|version|idea)s?|
+    other\ (?:ideas?|options?|suggestions?)|more\ (?:ideas|examples|options|suggestions))\b|
+    ^\W*(?:an?|another|again|some|\w+)?\W*(?:{_PIECE}|again)\b""",
     re.IGNORECASE | re.VERBOSE,
 )
 _LITERAL = re.compile(
@@ -70,9 +92,16 @@ def judge(text: str, *, languages: Collection[str], lifetime_s: float) -> Verdic
     one of a prompt about now lives for five minutes.
     """
     language = language_of(text)
-    if _FRESH.search(text):
+    if _asks_about_a_moment(text):
         return Verdict(language, FRESH_S, "it asks about a moment, and its answer grows old")
     return Verdict(language, lifetime_s, _reason(text, language, languages))
+
+
+def _asks_about_a_moment(text: str) -> bool:
+    return any(
+        _MOMENT.search(sentence) and (_WISH.search(sentence) or not _STATEMENT.search(sentence))
+        for sentence in _SENTENCE.split(text)
+    )
 
 
 def _reason(text: str, language: str, languages: Collection[str]) -> str:
