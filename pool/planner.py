@@ -275,7 +275,7 @@ class Planner:
         if not sequence.admitted:
             sequence.admitted = True
             sequence.num_hit = request.num_cached = num_hit
-            sequence.predicted = self.estimate.predict(0, request.job.max_tokens)
+            sequence.predicted = self.estimate.begin(sequence, request.job.max_tokens)
             request.admitted_at = now
             self.counters.prompt_tokens += len(request.job.prompt)
             self.counters.cached_tokens += num_hit

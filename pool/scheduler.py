@@ -180,6 +180,8 @@ class Scheduler:
         placed = sorted(sequence.id for sequence in [*running, *waiting])
         if placed != sorted(alive):
             raise PoolBroken(f"alive {sorted(alive)} but running and waiting {placed}")
+        if stray := self.planner.estimate.undecided - alive:
+            raise PoolBroken(f"the lengths of {sorted(stray)} are still waited for, of {sorted(alive)} alive")
         for sequence in waiting:
             if sequence.table.blocks or bool(sequence.host) != bool(sequence.num_computed):
                 raise PoolBroken(
@@ -219,12 +221,15 @@ class Scheduler:
             self.counters.output_tokens += len(draw.tokens)
             self.planner.policy.charge(sequence, 0, len(draw.tokens))
             result.progress.append(Progress(request.id, sequence.choice, draw.tokens, sequence.stopped))
+            if sequence.num_output > sequence.predicted:
+                self.planner.estimate.outgrow(sequence)
             if sequence.stopped:
-                self.planner.estimate.observe(sequence.predicted, sequence.num_output)
+                self.planner.estimate.end(sequence, cut=sequence.stopped == "length")
                 self.planner.leave(sequence)
         if not draws and not root.num_pending:
             # Nothing was to be drawn (max_tokens 0): the prompt was the work.
             root.stopped = "length"
+            self.planner.estimate.drop(root)
             self.planner.leave(root)
             result.progress.extend(
                 Progress(request.id, choice, (), "length") for choice in range(request.job.n)
@@ -238,7 +243,7 @@ class Scheduler:
         child.num_hit = root.num_computed
         child.rank = (root.rank[0], child.id)
         child.admitted = True
-        child.predicted = root.predicted
+        child.predicted = self.planner.estimate.begin(child, root.request.job.max_tokens)
         self.planner.run(child)
         return child
 
@@ -252,6 +257,7 @@ class Scheduler:
         del self.requests[request.id]
         for sequence in request.sequences:
             if not sequence.finished:
+                self.planner.estimate.drop(sequence)
                 self.planner.leave(sequence)
         request.ended = reason
         return Ended(

@@ -10,6 +10,7 @@ import pytest
 
 from edgecloud.pool.config import PoolConfig
 from edgecloud.pool.costs import StepCosts
+from edgecloud.pool.estimate import LengthEstimate
 from edgecloud.pool.policy import FairShare
 from edgecloud.pool.scheduler import Scheduler
 from edgecloud.pool.sequence import Job
@@ -62,6 +63,29 @@ def test_ten_thousand_requests_are_all_answered_and_reported() -> None:
     assert sum(end.num_cached >= 32 for end in report.ended) > 4_500
     assert 0 < report.goodput <= 10_000 / report.seconds
     assert report.fairness == pytest.approx(1.0, abs=0.02)
+
+
+class Counted(LengthEstimate):
+    """Notes of every answer whether it was no longer than predicted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[bool] = []
+
+    def end(self, answer: Any, *, cut: bool) -> None:
+        self.noted.append(answer.num_output <= answer.predicted)
+        super().end(answer, cut=cut)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "sjf", "fair"])
+def test_nine_of_ten_answers_are_no_longer_than_was_expected_at_their_admission(policy: Any) -> None:
+    estimate = Counted()
+    config = PoolConfig(400, token_budget=512, max_running=32, max_waiting=100_000)
+    scheduler = Scheduler(config, policy, costs=COSTS, estimate=estimate)
+    simulate(scheduler, make_trace(4000, rate=400), COSTS)
+    assert len(estimate.noted) == 4000
+    assert 0.885 < sum(estimate.noted) / 4000 < 0.93
+    scheduler.check()
 
 
 def test_a_report_counts_seconds_as_the_cost_model_does() -> None:
