@@ -7,9 +7,15 @@ import asyncio
 from ..router.breaker import Lease
 from .upstreams import IN_PROCESS, Deployment, Turn, Upstream
 
+LOOK_S = 5.0
+"""Between two looks at an address whose pause is longer than that. Pauses grow to spare requests, which may
+take a minute to fail; a look costs nothing, and an address that is back is needed when the next one fails.
+"""
+
 
 class Prober:
-    """Asks addresses that rest for their health when their pause is over, as their breaker's one probe.
+    """Asks addresses that rest for their health: every `LOOK_S` seconds, and at the end of their pause as their
+    breaker's one probe. Those that asked for their pause are left alone until then.
 
     Only addresses that failed a request are ever asked: that there is no network is learnt, not looked for.
     """
@@ -35,7 +41,13 @@ class Prober:
 
 async def _until_closed(upstream: Upstream, deployment: Deployment) -> None:
     while upstream.rests(deployment):
-        await asyncio.sleep(upstream.rest_s(deployment))
+        rest_s = upstream.rest_s(deployment)
+        if rest_s > LOOK_S and upstream.may_wake(deployment):
+            await asyncio.sleep(LOOK_S)
+            if (await deployment.engine.health()).ok:
+                upstream.wake(deployment)
+            continue
+        await asyncio.sleep(rest_s)
         lease = upstream.probe(deployment)
         if lease is not None:
             await _probe(upstream, deployment, lease)

@@ -214,8 +214,8 @@ class Routing:
             self._warmth.note(session_of(run.request), name, tokens)
             self.engines.ask_about(name)
         for tried in run.tried:
-            if tried.outcome != "ok":
-                self.engines.watch(tried.engine)
+            # Also where it went well: another address may rest, since the process before this one.
+            self.engines.watch(tried.engine)
         self.engines.keep()
 
     async def states(self) -> list[dict[str, Any]]:

@@ -174,6 +174,14 @@ class Upstream:
         """The one leave to find out whether a deployment that rested is back; None if it is not to be had."""
         return deployment.breaker.admit(self._clock()) if self.rests(deployment) else None
 
+    def may_wake(self, deployment: Deployment) -> bool:
+        """Whether a deployment that rests may be asked for its health before its pause is over."""
+        return deployment.breaker.may_wake
+
+    def wake(self, deployment: Deployment) -> None:
+        """A deployment that rests says that it is well: let it be tried."""
+        deployment.breaker.wake(self._clock())
+
     def is_late(self, waited_s: float, prompt_tokens: int) -> bool:
         """Whether a first token is so late that an honest upstream would have begun."""
         return waited_s > self.patience_s(prompt_tokens)

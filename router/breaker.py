@@ -61,6 +61,7 @@ class Breaker:
         self._generation = 0
         self._trips = 0  # openings since it last worked
         self._open_until: float | None = None
+        self._is_asked_for = False  # the pause: then nobody comes sooner
         self._probe_until: float | None = None
         self.reason = ""
 
@@ -110,6 +111,16 @@ class Breaker:
         if lease.probe and lease.generation == self._generation:
             self._probe_until = None
 
+    @property
+    def may_wake(self) -> bool:
+        """Whether its pause may end early: it was ours to choose, the deployment did not ask for it."""
+        return self._open_until is not None and not self._is_asked_for
+
+    def wake(self, now: float) -> None:
+        """End a pause that may end early: something says that the deployment is back."""
+        if self.may_wake and self._open_until is not None:
+            self._open_until = min(self._open_until, now)
+
     def snapshot(self, now: float) -> Snapshot | None:
         """What to keep; None for one that is closed."""
         if self._open_until is None:
@@ -142,6 +153,7 @@ class Breaker:
         self._trips += 1
         self._generation += 1
         self._open_until = now + (backoff_s if pause_s is None else pause_s)
+        self._is_asked_for = pause_s is not None
         self._probe_until = None
         self._recent.clear()
         self.reason = reason

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Any
 
+import pytest
+
+from edgecloud.app import probing
 from edgecloud.app.affinity import overlaps
 from edgecloud.app.probing import Prober
 from edgecloud.app.upstreams import Upstream
@@ -72,6 +76,32 @@ async def test_one_that_is_still_sick_is_asked_again_later() -> None:
     await settled(upstream)
     assert engine.num_probes == num_sick + 1
     assert len(engine.requests) == 3, "no request was risked on it"
+    await prober.aclose()
+
+
+@pytest.mark.parametrize("asked_for", [False, True])
+async def test_a_long_pause_ends_when_the_address_is_well_unless_it_asked_for_it(
+    monkeypatch: pytest.MonkeyPatch, asked_for: bool
+) -> None:
+    monkeypatch.setattr(probing, "LOOK_S", 0.01)
+    engine = Counted(name="big")
+    engine.ok = False
+    upstream = make_upstream(engine)
+    turn = upstream.admit(1, Random(1))
+    assert turn is not None
+    object.__setattr__(turn.deployment, "breaker", breaker := Breaker(Rules(failures=1, pause_s=3600)))
+    lease = breaker.admit(upstream._clock())
+    assert lease is not None
+    breaker.fail(lease, upstream._clock(), "It is down.", pause_s=3600 if asked_for else None)
+    prober = Prober()
+    prober.watch(upstream)
+
+    await asyncio.sleep(0.1)
+    assert upstream.rests(turn.deployment)
+    assert (engine.num_probes == 0) == asked_for
+    engine.ok = True
+    if not asked_for:
+        await settled(upstream)
     await prober.aclose()
 
 
