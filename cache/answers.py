@@ -6,7 +6,6 @@ Synchronous, for one thread at a time; time and luck come in as arguments. Every
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sqlite3
 import time
@@ -42,7 +41,7 @@ from .records import (
 )
 from .replay import worth_keeping
 from .same import Judgement, SameAnswer, may_serve, shipped
-from .spaces import Spaces
+from .spaces import Spaces, count_other, space_of
 from .store import Candidate, Row
 from .tables import MIGRATIONS
 
@@ -196,7 +195,9 @@ class AnswerCache:
             self._learn(near, text_of(answer.events), cosine)
         if not key.is_cached:
             return None, key.reason
-        space = _space(key, embedded) if embedded is not None and key.partition is not None else None
+        space = None
+        if embedded is not None and key.partition is not None:
+            space = space_of(key.partition, embedded.fingerprint)
         with self._writing() as connection:
             if answer.chat_id is not None and store.is_deleted(connection, answer.chat_id):
                 return None, "its chat was deleted"
@@ -252,6 +253,11 @@ class AnswerCache:
         """Kept answers, the newest first."""
         with self._reading() as connection:
             return store.entries(connection, limit, offset)
+
+    def num_unsearched(self, fingerprint: str) -> int:
+        """Answers that similar questions can't find with the embedder that has this fingerprint."""
+        with self._reading() as connection:
+            return count_other(connection, fingerprint)
 
     def resolve(self, name: str) -> list[Entry]:
         """Entries that an id or the beginning of one names."""
@@ -344,8 +350,10 @@ class AnswerCache:
         policy: Policy,
     ) -> tuple[Candidate, Judgement, float] | None:
         """Of the nearest, the one most likely to have the same answer that nothing forbids."""
+        assert key.partition is not None
         code = encode(embedded.vector)
-        numbers = self._spaces.table(_space(key, embedded), len(code)).nearest(code)
+        space = space_of(key.partition, embedded.fingerprint)
+        numbers = self._spaces.table(space, len(code)).nearest(code)
         candidates = store.find_near(
             connection, numbers, embedded.vector, key, answerers, now, NUM_CANDIDATES
         )
@@ -415,9 +423,3 @@ def _age(row: Row, now: float) -> float:
 
 def _info(row: Row, tier: Tier, similarity: float, probability: float, now: float) -> CacheInfo:
     return CacheInfo(tier, similarity, _age(row, now), row.id, probability)
-
-
-def _space(key: Key, embedded: Embedded) -> bytes:
-    """The request's partition among vectors of this embedder."""
-    assert key.partition is not None
-    return hashlib.sha256(key.partition + embedded.fingerprint.encode()).digest()

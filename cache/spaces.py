@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 
 from . import store
@@ -9,6 +10,19 @@ from .index import CodeTable
 
 GHOSTS = 32
 """So many deleted entries may linger in a table: they are found, not there, and only take others' places."""
+
+
+def space_of(partition: bytes, fingerprint: str) -> bytes:
+    """A request's partition among vectors of one embedder."""
+    return hashlib.sha256(partition + fingerprint.encode()).digest()
+
+
+def count_other(connection: sqlite3.Connection, fingerprint: str) -> int:
+    """Answers whose prompts have vectors, but not of this embedder."""
+    rows = connection.execute(
+        "SELECT answers.partition, vectors.partition FROM answers JOIN vectors USING (number)"
+    )
+    return sum(space_of(partition, fingerprint) != space for partition, space in rows)
 
 
 class Spaces:

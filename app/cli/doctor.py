@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +14,7 @@ import click
 from edgecloud.errors import EdgeCloudError, NotFound, StorageError
 from edgecloud.units import MB, megabytes, size
 
+from ..databases import open_answers
 from . import findings
 from .shell import State, print_json, print_table
 
@@ -67,6 +69,7 @@ def run_checks(state: State) -> Iterator[Check]:
         "memory": _memory,
         "embedder": findings.embedder,
         "history": _history,
+        "kept answers": _kept_answers,
         "address": findings.address,
         "theme": findings.theme,
         "server": _server,
@@ -78,8 +81,11 @@ def run_checks(state: State) -> Iterator[Check]:
         try:
             yield Check(name, "ok", check(settings))
         except EdgeCloudError as error:
-            # Without an embedder there are answers; one that is none is a mistake. Without the server too.
-            needless = name == "server" or (name == "embedder" and isinstance(error, NotFound))
+            # Without an embedder there are answers; one that is none is a mistake. Without the server too,
+            # and without kept ones.
+            needless = name in ("server", "kept answers") or (
+                name == "embedder" and isinstance(error, NotFound)
+            )
             yield Check(name, "warn" if needless else "fail", error.message)
             failed.add(name)
         except Exception as error:
@@ -116,7 +122,7 @@ def _memory(settings: Settings) -> str:
     from edgecloud import gguf
     from edgecloud.models import resolve
 
-    from ...local_engine.fit import available_memory, plan_memory
+    from ...local_engine.fit import available_memory, plan_memory, room
 
     available = available_memory()
     if any(entry.name == settings.model for entry in settings.pool):
@@ -127,7 +133,7 @@ def _memory(settings: Settings) -> str:
         return f"{megabytes(available)} are free"
     budget = settings.local.memory_budget_mb * MB or available
     plan = plan_memory(gguf.read_info(file.path), settings.local, budget, name=file.name)
-    return f"{file.name} takes {plan}; {megabytes(budget)} are free"
+    return f"{file.name} takes {plan}; {room(settings.local, budget)}"
 
 
 def _history(settings: Settings) -> str:
@@ -145,6 +151,41 @@ def _history(settings: Settings) -> str:
         return f"none yet; {path}"
     check_database(path)
     return f"{size(path.stat().st_size)}, {path}"
+
+
+def _kept_answers(settings: Settings) -> str:
+    from edgecloud.folders import data_dir
+    from edgecloud.storage import check_database
+
+    path = data_dir() / "cache.db"
+    if not path.exists():
+        return "none yet"
+    check_database(path)
+    with closing(open_answers(settings)) as answers:
+        kept = answers.stats()
+        told = f"{kept.entries}, {size(kept.bytes)}"
+        try:
+            unsearched = answers.num_unsearched(_fingerprint(settings)) if kept.entries else 0
+        except EdgeCloudError:  # told under `embedder`
+            return told
+    if unsearched:
+        raise NotFound(
+            f"{told}; similar questions don't find {unsearched} of them, which were kept with another "
+            f"embedder than {settings.embedder}: they go by themselves as they expire, all go with "
+            "`edgecloud cache clear`, and they are found again with the embedder that they had."
+        )
+    return told
+
+
+def _fingerprint(settings: Settings) -> str:
+    """What the configured embedder's vectors are known by. A GGUF one is loaded for it."""
+    from edgecloud.models import resolve
+
+    from ...local_engine.embedder import open_embedder
+
+    embedder = open_embedder(resolve(settings.embedder, settings, kind="embedding"), settings)
+    asyncio.run(embedder.aclose())
+    return embedder.fingerprint
 
 
 def _server(settings: Settings) -> str:

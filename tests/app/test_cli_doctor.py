@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from edgecloud.cache.records import Embedded
+from tests.cache.building import SPACE, make_answer, make_cache, make_key, make_vector
+
 from .shell import edgecloud
 
 
@@ -82,6 +85,33 @@ def test_a_variable_that_is_no_setting_is_told_of(tmp_path: Path) -> None:
     assert checks["environment"]["verdict"] == "warn"
     assert "EDGECLOUD_BOGUS" in checks["environment"]["detail"]
     assert b"warning: EDGECLOUD_BOGUS is no setting" in done.stderr
+
+
+@pytest.mark.model
+def test_answers_kept_with_another_embedder_are_told_of(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    cache = make_cache(tmp_path / "data" / "cache.db")
+    for number, fingerprint in enumerate(("another", "another", SPACE)):
+        key = make_key(f"why is the sky blue in place {number}?")
+        cache.store(key, Embedded(make_vector(seed=number), fingerprint), make_answer())
+    cache.close()
+
+    code, found = findings(tmp_path)
+
+    assert code == 0
+    verdict, detail = found["kept answers"]
+    assert verdict == "warn"
+    assert detail.startswith("3, ")
+    assert "similar questions don't find 2 of them" in detail
+    assert "another embedder than minilm" in detail
+    assert findings(tmp_path, EDGECLOUD_EMBEDDER="nope")[1]["kept answers"][0] == "ok"
+
+
+def test_a_damaged_cache_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "cache.db").write_bytes(b"not a database, and long enough to be sure" * 100)
+
+    assert findings(tmp_path)[1]["kept answers"][0] == "warn"
 
 
 def test_wrong_settings_are_the_only_finding(tmp_path: Path) -> None:
