@@ -44,7 +44,6 @@ class GgufInfo:
     pooling: Pooling | None
     chat_template: str | None
     bos_id: int | None
-    eos_id: int | None
     add_bos: bool
     tensor_bytes: int
     shards: int
@@ -97,7 +96,6 @@ def read_info(path: Path) -> GgufInfo:
         pooling=_POOLINGS[pooling] if 0 <= pooling < len(_POOLINGS) else None,
         chat_template=facts.text("tokenizer.chat_template") or None,
         bos_id=facts.token("tokenizer.ggml.bos_token_id"),
-        eos_id=facts.token("tokenizer.ggml.eos_token_id"),
         add_bos=bool(
             metadata.get("tokenizer.ggml.add_bos_token", facts.text("tokenizer.ggml.model") == "llama")
         ),

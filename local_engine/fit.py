@@ -61,16 +61,15 @@ def plan_memory(info: GgufInfo, settings: LocalSettings, available: int, *, name
         plan = _plan(info, settings, _rounded(settings.ctx_size))
         if plan.total > available:
             most = _cells_in(info, settings, available)
-            hint = f"--ctx-size {most} would fit" if most >= LEAST_CELLS else "no context would fit"
-            free = megabytes(available)
+            fits = f"local.ctx_size = {most} would fit" if most >= LEAST_CELLS else "no context would fit"
             raise ModelLoadError(
-                f"{name} does not fit in memory: it takes {plan}, and {free} are free; {hint}."
+                f"{name} does not fit in memory: it takes {plan}, and {room(settings, available)}; {fits}."
             )
         return plan
     least = minimum(info, settings)
     if least.total > available:
         raise ModelLoadError(
-            f"{name} does not fit in memory: it takes {least}, and {megabytes(available)} are free."
+            f"{name} does not fit in memory: it takes {least}, and {room(settings, available)}."
         )
     trained = info.context_length or 4096
     wanted = max(min(trained, 16384), CHAT_TOKENS * settings.parallel)
@@ -82,6 +81,13 @@ def plan_memory(info: GgufInfo, settings: LocalSettings, available: int, *, name
 def minimum(info: GgufInfo, settings: LocalSettings) -> MemoryPlan:
     """The least that loading this model takes."""
     return _plan(info, settings, _rounded(settings.ctx_size or LEAST_CELLS))
+
+
+def room(settings: LocalSettings, available: int) -> str:
+    """What may be taken and who says so: a clause for a sentence."""
+    if settings.memory_budget_mb:
+        return f"local.memory_budget_mb leaves {megabytes(available)}"
+    return f"{megabytes(available)} are free"
 
 
 def kv_bytes_per_token(info: GgufInfo, settings: LocalSettings) -> float:

@@ -17,7 +17,7 @@ from edgecloud.settings import Settings
 from edgecloud.units import MB, megabytes
 
 from .engine import LocalEngine
-from .fit import available_memory, minimum, plan_memory
+from .fit import available_memory, minimum, plan_memory, room
 
 if TYPE_CHECKING:
     from .saved import SavedPrefixes
@@ -58,15 +58,11 @@ class ModelHost:
         return tuple(sorted(engines, key=lambda engine: engine.last_used))
 
     @property
-    def budget(self) -> int:
+    def _budget(self) -> int:
         """Bytes that all models together may take."""
         if self._settings.memory_budget_mb:
             return self._settings.memory_budget_mb * MB
         return available_memory() + sum(engine.footprint for engine in self._engines.values())
-
-    async def unload(self, name: str) -> bool:
-        """Unload a model by name if it is idle; whether one was."""
-        return any([await engine.unload() for engine in self.loaded if engine.file.name == name])
 
     async def aclose(self) -> None:
         for engine in self._engines.values():
@@ -81,13 +77,13 @@ class ModelHost:
             yield await self._make_room(engine)
 
     async def _make_room(self, engine: LocalEngine) -> int:
-        budget, name = self.budget, engine.file.name
+        budget, name = self._budget, engine.file.name
         # Refuses with the numbers what would not fit even alone.
         wanted = plan_memory(engine.info, self._settings, budget, name=name).total
         least = minimum(engine.info, self._settings).total
         while True:
             self._became_idle.clear()
-            free = self.budget - sum(other.footprint for other in self.loaded)
+            free = self._budget - sum(other.footprint for other in self.loaded)
             if free >= wanted:
                 return free
             idle = [other for other in self.loaded if not other.is_busy]
@@ -99,7 +95,7 @@ class ModelHost:
                 return free
             elif not self.loaded:
                 raise ModelLoadError(
-                    f"{name} needs {megabytes(least)} of memory and {megabytes(free)} are free."
+                    f"{name} needs {megabytes(least)} of memory, and {room(self._settings, free)}."
                 )
             else:
                 await self._became_idle.wait()

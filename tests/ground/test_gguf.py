@@ -36,7 +36,7 @@ def test_the_starter_model_is_described() -> None:
     assert info.n_params == 134_515_008
     assert info.vocab_size == 49_152
     assert info.kv_width == 30 * 3 * (64 + 64)
-    assert (info.bos_id, info.eos_id, info.add_bos) == (1, 2, False)
+    assert (info.bos_id, info.add_bos) == (1, False)
     assert info.chat_template is not None
     assert "<|im_start|>" in info.chat_template
     assert not info.is_embedding

@@ -67,6 +67,12 @@ def test_what_does_not_fit_is_refused_with_numbers(eight_billion: GgufInfo) -> N
         plan_memory(eight_billion, LocalSettings(), 2 * GB, name="8b")
 
 
+def test_a_budget_is_not_called_free_memory(eight_billion: GgufInfo) -> None:
+    settings = LocalSettings(memory_budget_mb=2147)
+    with pytest.raises(ModelLoadError, match=r"and local\.memory_budget_mb leaves 2,147 MB\.$"):
+        plan_memory(eight_billion, settings, 2147 * MB, name="8b")
+
+
 def test_the_numbers_of_a_plan_add_up() -> None:
     plan = MemoryPlan(cells=512, n_ctx=512, weights=1400 * 1000, kv=1400 * 1000, compute=1400 * 1000)
 
@@ -79,7 +85,7 @@ def test_an_asked_context_is_kept_or_refused_never_cut(eight_billion: GgufInfo) 
     assert plan_memory(eight_billion, LocalSettings(ctx_size=16000), 12 * GB, name="8b").cells == 16128
     with pytest.raises(ModelLoadError) as error:
         plan_memory(eight_billion, LocalSettings(ctx_size=100_000), 12 * GB, name="8b")
-    hint = int(error.value.message.split("--ctx-size ")[1].split()[0])
+    hint = int(error.value.message.split("local.ctx_size = ")[1].split()[0])
     assert plan_memory(eight_billion, LocalSettings(ctx_size=hint), 12 * GB, name="8b").cells == hint
 
 

@@ -110,13 +110,3 @@ async def test_what_can_never_fit_is_refused_with_numbers(
     with pytest.raises(ModelLoadError, match=r"\d+ MB.*\d+ MB"):
         await answer(host, copies[0])
     assert host.loaded == ()
-
-
-async def test_a_model_can_be_unloaded_by_name(
-    make_host: Callable[[int], ModelHost], copies: tuple[ModelFile, ...]
-) -> None:
-    host = make_host(0)
-    await answer(host, copies[0])
-    assert not await host.unload("second")
-    assert await host.unload("first")
-    assert host.loaded == ()
