@@ -14,8 +14,8 @@ take a minute to fail; a look costs nothing, and an address that is back is need
 
 
 class Prober:
-    """Asks addresses that rest for their health: every `LOOK_S` seconds, and at the end of their pause as their
-    breaker's one probe. Those that asked for their pause are left alone until then.
+    """Asks addresses that rest for their health: every `LOOK_S` seconds, and at the end of their pause as the
+    one probe of their breaker. Those that asked for their pause are left alone until then.
 
     Only addresses that failed a request are ever asked: that there is no network is learnt, not looked for.
     """
