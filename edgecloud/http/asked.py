@@ -14,6 +14,8 @@ MODE = "x-edgecloud-mode"
 PRIVATE = "x-edgecloud-private"
 FRESH = "x-edgecloud-fresh"
 CACHE = "x-edgecloud-cache"
+CACHE_CONTROL = "cache-control"
+HEADERS = (DEADLINE, MODE, PRIVATE, FRESH, CACHE, CACHE_CONTROL)
 
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
@@ -52,7 +54,7 @@ def _kept(scope: Scope) -> dict[str, Any]:
 
 
 def _cache_control(scope: Scope) -> dict[str, str]:
-    parts = (part.partition("=") for part in (header(scope, b"cache-control") or "").split(","))
+    parts = (part.partition("=") for part in (header(scope, CACHE_CONTROL.encode()) or "").split(","))
     return {name.strip().lower(): value.strip().strip('"') for name, _, value in parts}
 
 

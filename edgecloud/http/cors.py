@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from edgecloud.errors import PermissionDenied
 from edgecloud.http.asgi import ASGIApp, Message, Receive, Scope, Send, header
-from edgecloud.http.asked import FRESH, MODE, PRIVATE
+from edgecloud.http.asked import HEADERS
 from edgecloud.http.origin import NAMES
 from edgecloud.http.problem import send_problem
 
@@ -22,10 +22,7 @@ REQUEST_HEADERS = (
     "content-type",
     "x-api-key",
     "x-request-id",
-    "x-request-deadline-ms",
-    MODE,
-    PRIVATE,
-    FRESH,
+    *HEADERS,
     "anthropic-version",
     "anthropic-beta",
     "anthropic-dangerous-direct-browser-access",

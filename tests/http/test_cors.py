@@ -66,8 +66,9 @@ def test_a_real_preflight_needs_no_key_and_allows_what_the_sdks_send(serve: Serv
     assert answer.headers["access-control-allow-origin"] == "http://localhost:3000"
     assert "POST" in answer.headers["access-control-allow-methods"]
     allowed = answer.headers["access-control-allow-headers"].split(", ")
-    for name in ("authorization", "content-type", "x-api-key", "anthropic-version", "anthropic-beta"):
-        assert name in allowed
+    sdks = {"authorization", "content-type", "x-api-key", "anthropic-version", "anthropic-beta"}
+    ours = {f"x-edgecloud-{name}" for name in ("mode", "private", "fresh", "cache")}
+    assert sdks | ours | {"x-request-deadline-ms", "cache-control"} <= {*allowed}
     assert "x-stainless-os" in allowed
     assert "x-stainless-new-thing" in allowed
     assert "x-evil" not in allowed
