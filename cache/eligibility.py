@@ -36,7 +36,8 @@ _MOMENT = re.compile(
     so\ far|as\ of|up\ to\ date|breaking|live\ score|weather|forecast|news|headlines|
     what\ time|the\ time|what\ day|what's\ the\ date|what\ is\ the\ date|
     (?:stock|share|bitcoin|gas|oil|gold)\ price|exchange\ rate\ (?:for|from|to|of|between|in)|
-    (?:whats?|how|tell|give|show|know|check|see|find)\b.*\b(?:exchange\ rate|my\ (?:\w+\ )?balance))\b""",
+    (?:whats?|how|tell|give|show|know|check|see|find)\b.{0,80}?\b(?:exchange\ rate|my\ (?:\w+\ )?balance)
+    )\b""",
     re.IGNORECASE | re.VERBOSE,
 )
 _SENTENCE = re.compile(r"(?<=[.?!])\s+|\n+")
@@ -80,7 +81,7 @@ _VARIETY = re.compile(
 )
 _LITERAL = re.compile(
     r"""```|\d\s*[-+*/^×÷%]\s*\d|[=<>!]=|[{};]\s*$|\bdef\ \w+\(|\b\w+\(\)|</?\w+>|
-    \bSELECT\b.*\bFROM\b|^\s*\$\ """,
+    \bSELECT\b.{0,200}?\bFROM\b|^\s*\$\ """,
     re.VERBOSE | re.MULTILINE,
 )
 

@@ -220,3 +220,9 @@ def test_other_languages_are_compared_where_the_embedder_knows_them() -> None:
     assert key_of(german).partition is None
     assert key_of(german, languages=("en", "de")).partition is not None
     assert key_of(german, languages=("de",)).partition != key_of(ask(QUESTION)).partition
+
+
+@pytest.mark.parametrize("word", ["tell", "SELECT", "how", "write", "give me", "add"])
+def test_a_huge_prompt_of_one_word_is_judged_all_the_same(word: str) -> None:
+    # A pattern that looks to the end from every word would take minutes here.
+    assert make_key(f"{word} " * 50_000).scope
