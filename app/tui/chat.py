@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from textual import on
 from textual.binding import BindingType
-from textual.events import DescendantFocus, Resize
+from textual.events import DescendantFocus, Paste, Resize
 from textual.widgets import Input, TextArea
 
 from edgecloud.errors import BadRequest
@@ -264,6 +264,12 @@ the prompt. Every key can be changed in `config.toml`: the ids are in the docume
         # At once: the letters behind it are meant for the prompt too.
         self.set_focus(self.prompt)
         self.prompt.insert(event.character)
+
+    def on_paste(self, event: Paste) -> None:
+        """What nothing else took is meant for the prompt."""
+        event.stop()
+        self.set_focus(self.prompt)
+        self.prompt.paste(event.text)
 
     @on(Transcript.TopReached)
     async def top_reached(self) -> None:

@@ -88,7 +88,7 @@ class ChatView(Screen[None]):
                 yield Label("", id="queue")
                 yield Label("", id="suggestions")
                 yield Label("", id="trouble")
-                yield PromptArea(clock=self.clock)
+                yield PromptArea()
                 yield FootBar()
 
     async def on_mount(self) -> None:

@@ -1,25 +1,40 @@
-"""Drops what some terminals send by mistake before it is read as keys."""
+"""Mends what terminals send before it is read as keys: mistakes are dropped, pastes without marks marked."""
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Iterable
 from typing import Any
 
 from textual._xterm_parser import XTermParser
 from textual.drivers import linux_driver, linux_inline_driver
 
+from .state.bursts import Bursts, shortest_paste
+
 _BROKEN_MOUSE = re.compile(r"\x1b\[<\d*;NaN;NaN[Mm]")
 """VS Code's terminal, when it does not know where the mouse is. Read as keys it is Esc and typed garbage."""
 
 
 class Parser(XTermParser):
-    """Textual's, without the mistakes."""
+    """Textual's, of input as it was meant."""
+
+    def __init__(self, debug: bool = False) -> None:
+        super().__init__(debug)
+        self._bursts = Bursts(shortest_paste(os.environ))
 
     def feed(self, data: str) -> Iterable[Any]:
-        # An empty piece means the end of the input.
+        if not data:  # the end of the input
+            return super().feed(data)
         kept = _BROKEN_MOUSE.sub("", data)
-        return super().feed(kept) if kept or not data else ()
+        meant = self._bursts.take(kept, time.monotonic()) if kept else ""
+        return super().feed(meant) if meant else ()
+
+    def tick(self) -> Iterable[Any]:
+        yield from super().tick()
+        if meant := self._bursts.tick(time.monotonic()):
+            yield from super().feed(meant)
 
 
 def install() -> None:

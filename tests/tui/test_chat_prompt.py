@@ -10,6 +10,7 @@ from textual import events
 from edgecloud.app.tui.state.commands import COMMANDS
 from edgecloud.app.tui.state.preferences import Preferences
 from edgecloud.app.tui.widgets.label import Label
+from edgecloud.app.tui.widgets.sidebar import ChatList
 from edgecloud.app.tui.widgets.turns import AnswerView
 from edgecloud.models import STARTER_EMBEDDER
 from edgecloud.settings import ChatSettings, Settings
@@ -363,3 +364,16 @@ async def test_a_letter_has_nothing_but_itself_drawn_while_an_answer_comes(
 
         # A new text in any of them has the whole screen laid out. What the answer itself says has no id.
         assert [id for id in changed if id is not None] == []
+
+
+async def test_a_paste_goes_into_the_prompt_from_the_messages_and_the_chats(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path), size=(120, 30)) as user:
+        await user.ask("one")
+        for number, elsewhere in enumerate((user.chat.transcript, user.chat.query_one(ChatList)), start=1):
+            elsewhere.focus()
+            await user.pilot.pause()
+            user.app.post_message(events.Paste("several words\n"))
+            await user.pilot.pause()
+
+            assert user.chat.prompt.text == "several words\n" * number
+            assert user.app.focused is user.chat.prompt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -161,16 +162,32 @@ def test_keys_of_every_terminal_do_what_they_say(tmp_path: Path) -> None:
         assert kept.messages[0].message.content == "a\na\na\nx>END<"
 
 
-@pytest.mark.slow
-def test_a_paste_without_marks_is_not_sent_in_halves(tmp_path: Path) -> None:
-    with terminal(tmp_path, TERM="linux") as chat:
-        chat.send("first line\rsecond line\rthird line\r")
+@pytest.mark.parametrize(
+    ("term", "pieces"),
+    [
+        ("xterm-256color", ["first line\rsecond line\rthird line\r"]),
+        pytest.param(
+            "xterm-256color", ["the first line\r", "second line\r", "third\r"], marks=pytest.mark.slow
+        ),
+        pytest.param("linux", ["a\rb\r"], marks=pytest.mark.slow),
+    ],
+)
+def test_a_paste_without_marks_is_not_sent_in_halves(tmp_path: Path, term: str, pieces: list[str]) -> None:
+    # cases: TB3
+    with terminal(tmp_path, TERM=term) as chat:
+        for piece in pieces:
+            os.write(chat.child.child_fd, piece.encode())  # pexpect pauses before it sends
+        last = pieces[-1].split("\r")[-2]
+        chat.expect(last)
+        assert chat.chats() == []
+
+        chat.send("\x7f\r")
         chat.expect("Hello from here.")
         chat.send("\x11")
         assert chat.wait() == 0
 
         (kept,) = chat.chats()
-        assert kept.messages[0].message.content == "first line\nsecond line\nthird line"
+        assert kept.messages[0].message.content == "".join(pieces).rstrip("\r").replace("\r", "\n")
 
 
 @pytest.mark.slow

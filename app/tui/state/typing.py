@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 CHIP_LINES = 20
 CHIP_CHARACTERS = 4000
 """A paste longer than either is shown as one word: the prompt should stay readable, and typing quick."""
-
-UNMARKED = ("linux", "vt", "ansi", "dumb", "cons", "cygwin")
-"""How the names of terminals begin that write what is pasted as if it were typed."""
-
-BURST_S = 0.008
-"""There nobody presses Enter this soon after a letter: it is a paste, or a slow line."""
-
-BURST_PAUSE_S = 0.03
-"""What comes this soon after such an Enter belongs to the same paste, so that the Enter was a new line."""
 
 _FENCE = re.compile(r"^\s*(```|~~~)", re.MULTILINE)
 
@@ -29,14 +19,6 @@ def enter_sends(text: str, *, is_at_end: bool) -> bool:
     if len(_FENCE.findall(text)) % 2 == 1:
         return False
     return is_at_end or "\n" not in text
-
-
-def marks_pastes(environment: Mapping[str, str]) -> bool:
-    """Whether the terminal says where a paste begins and ends: then two lines that come fast are two prompts,
-    as a script sends them.
-    """
-    term = environment.get("TERM", "")
-    return bool(term) and not term.startswith(UNMARKED) and "STY" not in environment  # GNU screen's
 
 
 class Chips:

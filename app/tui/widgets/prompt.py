@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
 from typing import ClassVar
 
 from textual.binding import BindingType
 from textual.events import Key, Paste
 from textual.message import Message
-from textual.timer import Timer
 from textual.widgets import TextArea
 
 from ..keys import bound, keys_of
@@ -18,7 +15,7 @@ from ..state.attachments import as_mentions
 from ..state.commands import matching
 from ..state.completion import Completion, complete
 from ..state.prompt_history import PromptHistory
-from ..state.typing import BURST_PAUSE_S, BURST_S, Chips, enter_sends, marks_pastes
+from ..state.typing import Chips, enter_sends
 
 LONGEST_EDITED = 20_000
 """Characters."""
@@ -64,18 +61,14 @@ in the middle of several lines.
             super().__init__()
             self.names = names
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         super().__init__(id="prompt", soft_wrap=True, tab_behavior="focus", highlight_cursor_line=False)
         self.placeholder = "Ask anything"
         self.earlier = PromptHistory()
         self.take_back: Callable[[], str | None] = lambda: None
         """Gives back the prompt that waits last, if one does."""
         self._chips = Chips()
-        self._clock = clock
-        self._marks_pastes = marks_pastes(os.environ)
-        self._last_key_at = -1.0
         self._recalled: str | None = None
-        self._doubtful_enter: Timer | None = None
 
     def on_mount(self) -> None:
         # What the user chose a key for is done here too, whatever a text area does with it.
@@ -112,12 +105,6 @@ in the middle of several lines.
         self.earlier.leave()
 
     async def _on_key(self, event: Key) -> None:
-        now, last = self._clock(), self._last_key_at
-        self._last_key_at = now
-        if self._doubtful_enter is not None:
-            self._doubtful_enter.stop()
-            self._doubtful_enter = None
-            self.action_newline()
         if event.key in ("shift+\r", "shift+enter"):  # as xterm's modifyOtherKeys arrives
             event.stop()
             event.prevent_default()
@@ -127,8 +114,6 @@ in the middle of several lines.
             event.prevent_default()
             if not enter_sends(self.text, is_at_end=self.cursor_location == self.document.end):
                 self.action_newline()
-            elif not self._marks_pastes and now - last < BURST_S:
-                self._doubtful_enter = self.set_timer(BURST_PAUSE_S, self._submit)
             else:
                 self._submit()
         elif event.key == "tab" and (commands := matching(self.text)):
@@ -163,13 +148,16 @@ in the middle of several lines.
     async def _on_paste(self, event: Paste) -> None:
         event.stop()
         event.prevent_default()
-        pasted = event.text.replace("\r\n", "\n").replace("\r", "\n")
+        self.paste(event.text)
+
+    def paste(self, text: str) -> None:
+        """Insert what was pasted, as a word if it is long, as mentions if it is paths."""
+        pasted = text.replace("\r\n", "\n").replace("\r", "\n")
         shown = as_mentions(pasted) or self._chips.put(pasted)
         if result := self._replace_via_keyboard(shown, *self.selection):
             self.move_cursor(result.end_location)
 
     def _submit(self) -> None:
-        self._doubtful_enter = None
         # Now, and not when the message is read: the letters behind Enter are the next prompt's.
         self.post_message(self.Submitted(self.take()))
 
