@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgecloud.units import size
 
-from ..visible import neutral
 from .group import ListingGroup
-from .shell import State, note, print_json, print_table, print_text, write
+from .progress import PullLine
+from .shell import State, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,8 +88,12 @@ def pull(state: State, spec: str) -> None:
     """Get a model: hf:owner/repo:QUANT. What an interrupted pull got is kept and continued."""
     from edgecloud import models as files
 
-    with _bar() as progress:
-        model = files.pull(spec, state.settings(), progress)
+    line = PullLine() if sys.stderr.isatty() else None
+    try:
+        model = files.pull(spec, state.settings(), line)
+    finally:
+        if line is not None:
+            line.clear()
     print_text(model.name)
     note(f"{size(model.size)}; ask it with: edgecloud ask -m {model.name} …")
 
@@ -277,21 +280,3 @@ def _measured(copy: Path) -> str | None:
 
     row = read_report(copy)
     return f"{row.gain:.2f} times as fast, KL {row.divergence.kl:.4f}" if row else None
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[int, int, str], None] | None]:
-    """Progress on stderr, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-
-    def show(done: int, total: int, name: str) -> None:
-        filled = round(30 * done / max(total, 1))
-        line = f"{name}  {'█' * filled}{'░' * (30 - filled)}  {size(done)} of {size(total)}"
-        write(sys.stderr, "\r" + neutral(line, is_terminal=True) + "\x1b[K")
-
-    try:
-        yield show
-    finally:
-        write(sys.stderr, "\r\x1b[K")

@@ -95,7 +95,8 @@ def test_what_goes_wrong_is_one_line_and_a_code(tmp_path: Path) -> None:
         ("default", str(tmp_path / "gone.gguf")): (2, f"There is no file {tmp_path}/gone.gguf"),
         ("rm", str(tmp_path / "broken.gguf")): (2, "delete the file itself"),
         ("rm", "smollm2"): (2, "not ours to delete"),
-        ("pull", "smollm2"): (2, "write hf:owner/repo:QUANT"),
+        ("pull", "smollm2"): (2, "comes as a package"),
+        ("pull", "nope"): (2, "write hf:owner/repo:QUANT"),
         ("tune", "minilm"): (2, "only chat models are tuned"),
         ("tune", "smollm2", "--try", "Q99"): (2, "Q99 is not a candidate"),
     }
