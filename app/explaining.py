@@ -63,6 +63,8 @@ def request_story(ledger: Ledger, request_id: str, *, tenant: str | None = None)
     sentences: list[str] = []
     if story["receipt"]["cache"]["entry_id"] is not None:
         sentences += _kept_answer(story["receipt"])
+    elif stored is None and story["outcome"] != "ok" and not story["attempts"]:
+        sentences.append(f"It ended ({story['outcome']}) before anybody was chosen.")
     elif stored is None:
         sentences.append("Only one engine was meant, so nothing was weighed.")
     elif "refused" in stored:

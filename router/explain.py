@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .decision import Candidate, Cascade, Decision
 from .reason import percent, price, seconds
+
+FEW_SCORES = 3
 
 
 def explain(decision: Decision, *, carried_out: bool = True) -> tuple[str, ...]:
@@ -33,9 +37,9 @@ def explain(decision: Decision, *, carried_out: bool = True) -> tuple[str, ...]:
     )
     lines.append(_budget(decision))
     for neighbour in decision.neighbours:
-        scores = ", ".join(f"{model} {score:.2g}" for model, score in neighbour.scores.items())
         lines.append(
-            f"Near this question (similarity {neighbour.similarity:.2f}): {neighbour.id}, scores {scores}."
+            f"Near this question (similarity {neighbour.similarity:.2f}): {neighbour.id}, "
+            f"{_outcomes(neighbour.scores)}."
         )
     lines += [f"{one.sentence}." for one in decision.counterfactuals]
     return tuple(lines)
@@ -54,6 +58,19 @@ def _candidate(number: int, one: Candidate, currency: str) -> str:
         f"whole {seconds(one.total_s.p50)} (P90 {seconds(one.total_s.p90)}{guessed}){timely}{warm}{leaving}, "
         f"utility {one.utility:.4f}."
     )
+
+
+def _outcomes(scores: Mapping[str, float]) -> str:
+    """Who was right; of many only the fewer by name."""
+    if len(scores) <= FEW_SCORES:
+        return "scores " + ", ".join(f"{model} {score:.2g}" for model, score in scores.items())
+    right = [model for model, score in scores.items() if score >= 0.5]
+    wrong = [model for model in scores if model not in right]
+    told = f"{len(right)} of {len(scores)} models right"
+    if not right or not wrong:
+        return told
+    which, fewer = ("right", right) if len(right) < len(wrong) else ("wrong", wrong)
+    return f"{told}, {which} {', '.join(fewer)}"
 
 
 def _cascade(cascade: Cascade) -> str:

@@ -18,7 +18,7 @@ from .facts import Facts
 from .filter import reserved_tokens
 from .world import World
 
-PERMISSIONS: frozenset[FilterName] = frozenset({"mode", "privacy", "offline", "key"})
+PERMISSIONS: frozenset[FilterName] = frozenset({"privacy", "offline", "key"})
 FIELDS = {
     "chat": "messages",
     "completions": "prompt",
@@ -47,8 +47,9 @@ def refusal(facts: Facts, allowed: Allowed, world: World) -> EdgeCloudError:
     """The error for an empty set; the sentence lists every engine with what took it.
 
     In this order: 503 with `retry_after` where a breaker alone holds an engine; then, of the engines that
-    could have served the request, 403 if the mode, privacy, offline mode or the key took one, 402 if money
-    did, 504 if the deadline did; 400 where no engine could have. Engines that the asked name does not mean
+    could have served the request, 403 if privacy, offline mode or the key took one, 402 if money did, 504 if
+    the deadline did, and 403 if only the mode did, which whoever asked has chosen: of an engine that it took
+    nothing else is told. 400 where no engine could have served it. Engines that the asked name does not mean
     count as if they were not there. `extra["removed"]` is the list for machines: `engine=filter:code`.
     """
     if allowed.engines:
@@ -70,14 +71,15 @@ def _error(facts: Facts, removed: list[Removed], reopens_at: float | None, world
         )
     able = [entry for entry in removed if "capability" not in entry.codes]
     took = {name for entry in able for name in entry.codes}
-    if took & PERMISSIONS:
+    in_mode = {name for entry in able if "mode" not in entry.codes for name in entry.codes}
+    if took & PERMISSIONS or (took and not in_mode):
         return NoPermittedRoute(f"No engine may answer this: {everything}. {_way_out(able)}")
-    if "money" in took:
+    if "money" in in_mode:
         return BudgetExceeded(
             f"The budget does not allow an answer: {everything}. "
             "Raise it in the config's [budget], wait for its next period, or use the mode `local`."
         )
-    if "slo" in took:
+    if "slo" in in_mode:
         return DeadlineExceeded(
             f"No engine is expected to answer in time: {everything}. Allow more time or fewer tokens."
         )

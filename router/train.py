@@ -75,7 +75,7 @@ def train(own: Evidence, quality: LearnedQuality, seed: int = 0) -> Trained:
             {},
             None,
             f"There are {len(own)} verdicts in {num_chats} chats, and training needs {FEWEST} in "
-            f"{FEWEST_CHATS}: rate more answers.",
+            f"{FEWEST_CHATS}: rate more answers, or give a file of outcomes, where each prompt is a chat.",
         )
     before = _before(own, quality)
     weights = _fit(own, before, quality)

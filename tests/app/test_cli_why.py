@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from edgecloud.app.gateway import Gateway
 from edgecloud.errors import EdgeCloudError, ModelNotFound, NoPermittedRoute, NotFound
 from edgecloud.router.ledger import EngineSums, Ledger
 from edgecloud.settings import PoolEntry, Settings
+from tests.router.test_ledger import entry
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_gateway import fake_gateway
 
@@ -116,6 +118,13 @@ def test_history_and_stats_add_up(house: House) -> None:
     table = house.run("stats").stdout
     assert time.strftime("%Y-%m-%d") in table
     assert "3 requests" in table
+
+
+def test_what_ended_before_anybody_was_chosen_is_not_said_to_have_meant_one_engine(house: House) -> None:
+    with closing(Ledger(house.path)) as ledger:
+        ledger.settle(entry("req-early", 0, outcome="interrupted"), [], ())
+
+    assert house.run("why").stdout == "It ended (interrupted) before anybody was chosen.\n"
 
 
 def test_budgets_are_shown_with_what_is_left(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

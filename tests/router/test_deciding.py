@@ -169,7 +169,12 @@ def test_every_line_of_an_explanation_is_a_sentence_about_the_numbers() -> None:
     )
     quality = FixedQuality(
         {"laptop": (0.2, 0.3, 0.4), "cloud": (0.7, 0.8, 0.9)},
-        [Neighbour("mmlu-17", 0.83, {"small": 0.0, "large": 1.0})],
+        [
+            Neighbour("mmlu-17", 0.83, {"small": 0.0, "large": 1.0}),
+            Neighbour("llmrouter-5", 0.5, dict(zip("abcd", [0.9, 0.4, 0.0, 0.0], strict=True))),
+            Neighbour("llmrouter-6", 0.4, dict(zip("abcd", [1.0, 0.0, 1.0, 0.5], strict=True))),
+            Neighbour("llmrouter-7", 0.3, dict.fromkeys("abcd", 0.0)),
+        ],
     )
 
     text = "\n".join(explain(rank(facts, filter(facts, world, SETTINGS), world, quality, SETTINGS)))
@@ -182,6 +187,9 @@ def test_every_line_of_an_explanation_is_a_sentence_about_the_numbers() -> None:
     assert "It might leave this machine for cloud." in text
     assert "money counted 2.00 times (price of the budget 1.00)" in text
     assert "Near this question (similarity 0.83): mmlu-17, scores small 0, large 1." in text
+    assert "llmrouter-5, 1 of 4 models right, right a." in text
+    assert "llmrouter-6, 3 of 4 models right, wrong b." in text
+    assert "llmrouter-7, 0 of 4 models right." in text
     assert "Kept on this machine" not in text
     assert "It would have been laptop if the price of the budget were above" in text
     assert "tiny could have been asked if the prompt were 674 tokens shorter." in text

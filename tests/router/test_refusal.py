@@ -63,6 +63,18 @@ def test_a_budget_that_is_out_is_402_even_while_the_engine_rests() -> None:
     assert error.status == 402
 
 
+def test_a_mode_that_was_chosen_hides_neither_the_budget_nor_the_deadline() -> None:
+    poor = refused(make_facts(mode="pool"), make_local(), make_hosted(), budgets=(Budget("day", 0.001),))
+    late = refused(
+        make_facts(mode="pool", deadline_s=0.1), make_local(), make_hosted(speed=Speed(num_samples=9))
+    )
+    private = refused(make_facts(mode="pool", private=True), make_local(), make_hosted())
+    both = refused(make_facts(mode="local"), make_hosted(), budgets=(Budget("day", 0.001),))
+
+    assert [error.status for error in (poor, late, private, both)] == [402, 504, 403, 403]
+    assert "use the mode `local`" in poor.message
+
+
 def test_a_prompt_that_fits_nowhere_is_400_with_the_widest_context() -> None:
     facts = make_facts(num_prompt_tokens={"laptop": 60, "cloud": 70}, max_tokens=5, offline=True)
 

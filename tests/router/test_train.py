@@ -75,7 +75,8 @@ def test_few_verdicts_train_nothing() -> None:
     own = verdicts(FEWEST - 1, otherwise)
 
     assert train(own, make_quality()).refusal == (
-        "There are 39 verdicts in 39 chats, and training needs 40 in 20: rate more answers."
+        "There are 39 verdicts in 39 chats, and training needs 40 in 20: "
+        "rate more answers, or give a file of outcomes, where each prompt is a chat."
     )
     assert evaluate(own, make_quality()) is None
 
