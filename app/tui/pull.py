@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edgecloud import models
 from edgecloud.settings import Settings
+from edgecloud.units import part
 
 
 class Stopped(Exception):
@@ -30,5 +31,4 @@ class Pull:
     def _progress(self, done: int, total: int, name: str) -> None:
         if self._is_stopped:
             raise Stopped
-        share = f"{done / total:.0%} of " if total else ""
-        self.words = f"pulling {name}: {share}{max(done, total) / 2**20:,.0f} MB"
+        self.words = f"pulling {name}: {part(done, total)}"

@@ -26,6 +26,7 @@ from edgecloud.router.ledger import Ledger
 from edgecloud.settings import BudgetSettings, PoolEntry, Settings
 from edgecloud.types import CacheInfo
 from edgecloud.wire.native import dump_record
+from edgecloud.units import MB
 from tests.support.fake_engine import FakeEngine
 
 from .chatting import driven, make_app, make_gateway, until, words
@@ -39,15 +40,15 @@ async def test_a_model_is_pulled_while_one_goes_on_asking_and_esc_keeps_what_cam
     go_on = threading.Event()
 
     def pull(spec: str, settings: Settings, progress: Callable[[int, int, str], None]) -> None:
-        progress(300 * 2**20, 1000 * 2**20, "model.gguf")
+        progress(300 * MB, 900 * MB, "model.gguf")
         go_on.wait(20)
-        progress(400 * 2**20, 1000 * 2**20, "model.gguf")
+        progress(400 * MB, 900 * MB, "model.gguf")
 
     monkeypatch.setattr("edgecloud.models.pull", pull)
     async with driven(make_app(tmp_path)) as user:
         await user.type("/pull hf:some/model:Q4")
         await user.pilot.press("enter")
-        await until(lambda: "30% of 1,000 MB" in user.screen_text())
+        await until(lambda: "300 of 900 MB" in user.screen_text())
         await user.type("hi")
         await user.pilot.press("enter")
         await until(lambda: "Hello, world!" in user.screen_text())
