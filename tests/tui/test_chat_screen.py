@@ -25,8 +25,8 @@ from edgecloud.router.facts import Privacy, PrivacyReason
 from edgecloud.router.ledger import Ledger
 from edgecloud.settings import BudgetSettings, PoolEntry, Settings
 from edgecloud.types import CacheInfo
-from edgecloud.wire.native import dump_record
 from edgecloud.units import MB
+from edgecloud.wire.native import dump_record
 from tests.support.fake_engine import FakeEngine
 
 from .chatting import driven, make_app, make_gateway, until, words
