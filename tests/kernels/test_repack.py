@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from edgecloud.kernels.repack import (
+    Unpacked,
     dequantize_unpacked,
     repack_gguf,
     repack_unpacked,
@@ -17,6 +18,8 @@ from edgecloud.kernels.repack import (
 )
 from edgecloud.kernels.w4a16 import Int4Weight, dequantize_int4, int4_linear
 from edgecloud.kernels.w8a16 import GroupedInt8Weight, dequantize_grouped_int8
+
+from . import foreign_words as foreign
 
 OUTPUTS, INPUTS = 24, 512
 
@@ -115,6 +118,27 @@ def test_gptq_packs_inputs_and_stores_zeros_minus_one_or_as_they_are(group: int,
     weight, order = repack_unpacked(unpacked)
     assert (dequantize_int4(weight) - weights).abs().max() < 15 / 1024
     assert order is None
+
+
+# cases: E79
+@pytest.mark.parametrize(
+    "unpacked",
+    [
+        unpack_awq(foreign.AWQ_QWEIGHT, foreign.AWQ_QZEROS, foreign.SCALES),
+        unpack_gptq(foreign.GPTQ_QWEIGHT, foreign.GPTQ_QZEROS, foreign.SCALES),
+        unpack_gptq(foreign.GPTQ_QWEIGHT, foreign.GPTQ_V2_QZEROS, foreign.SCALES, zeros_less_one=False),
+    ],
+    ids=["awq", "gptq", "gptq_v2"],
+)
+def test_what_other_programs_wrote_is_read_as_they_meant_it(unpacked: Unpacked) -> None:
+    assert torch.equal(unpacked.codes, foreign.CODES)
+    assert torch.equal(unpacked.zeros, foreign.ZEROS)
+    codes, zeros = foreign.CODES.view(-1, foreign.GROUP, foreign.OUTPUTS), foreign.ZEROS.unsqueeze(1)
+    meant = ((codes - zeros) * foreign.SCALES.float().unsqueeze(1)).flatten(0, 1)
+    assert torch.equal(dequantize_unpacked(unpacked), meant)
+    weight, order = repack_unpacked(unpacked)
+    assert order is None
+    assert (dequantize_int4(weight) - meant).abs().max() < 15 / 1024
 
 
 def test_a_symmetric_weight_has_no_offsets_to_read() -> None:
