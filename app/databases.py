@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from edgecloud.folders import data_dir
 from edgecloud.settings import Settings
+from edgecloud.units import MB
 
 if TYPE_CHECKING:
     from ..cache.answers import AnswerCache
@@ -33,5 +34,5 @@ def open_answers(settings: Settings) -> AnswerCache:
     return AnswerCache(
         data_dir() / "cache.db",
         max_wrong_per_100=cache.max_wrong_per_100_requests,
-        limit_bytes=int(cache.size_mb * 2**20),
+        limit_bytes=int(cache.size_mb * MB),
     )
