@@ -85,6 +85,8 @@ class EdgeCloudApp(App[None]):
         self._aside = aside
 
     def on_mount(self) -> None:
+        # After `fg` the terminal is empty, and Textual draws what changes only.
+        self.app_resume_signal.subscribe(self, lambda app: app.refresh(layout=True))
         if self._aside:
             self.notify(self._aside, severity="warning", markup=False, timeout=ASIDE_S)
 

@@ -106,6 +106,24 @@ def test_a_signal_ends_it_with_its_code_and_the_terminal_as_it_was(
         ]
 
 
+@pytest.mark.slow
+def test_a_suspended_chat_leaves_the_terminal_and_is_drawn_again(tmp_path: Path) -> None:
+    with terminal(tmp_path) as chat:
+        chat.child.kill(signal.SIGTSTP)
+        chat.expect("\x1b[?1004l")
+        assert chat.left_on() == []
+
+        chat.child.kill(signal.SIGCONT)
+        chat.expect("Enter sends,")
+        chat.expect("Ask anything")
+        chat.send("/suspend\r")
+        chat.expect("There is no shell to go back to here.")
+        chat.send("hi\r")
+        chat.expect("Hello from here.")
+        chat.send("\x11")
+        assert chat.wait() == 0
+
+
 def test_what_is_lost_at_the_end_is_told_when_the_screen_is_gone(tmp_path: Path) -> None:
     with terminal(tmp_path, FAKE_LOST="The history lacks the end of an answer.") as chat:
         chat.send("\x11")

@@ -46,5 +46,6 @@ HANDLERS: Mapping[str, Handler] = {
     "dashboard": views.dashboard,
     "theme": looks.theme,
     "help": looks.help_,
+    "suspend": looks.suspend,
     "quit": looks.quit_,
 }

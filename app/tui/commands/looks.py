@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING
 
 from edgecloud.config.editing import set_value
@@ -54,6 +55,13 @@ async def help_(screen: ChatView, _: str) -> None:
         screen.app.action_hide_help_panel()
     else:
         screen.app.action_show_help_panel()
+
+
+async def suspend(screen: ChatView, _: str) -> None:
+    # Who began the terminal's session has no shell below, and nobody would type `fg`.
+    if screen.app.is_web or screen.app.is_inline or os.getsid(0) == os.getpid():
+        raise BadRequest("There is no shell to go back to here.")
+    screen.app.action_suspend_process()
 
 
 async def quit_(screen: ChatView, _: str) -> None:

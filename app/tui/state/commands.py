@@ -61,6 +61,7 @@ COMMANDS = (
     Command("dashboard", "money, tokens, speed and hits", "f3"),
     Command("theme", "change the colours", argument="name"),
     Command("help", "keys and commands for what is focused", "f1"),
+    Command("suspend", "back to the shell; fg there comes back here"),
     Command("quit", "leave; what was typed is kept", "ctrl+q"),
 )
 

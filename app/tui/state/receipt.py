@@ -23,12 +23,14 @@ def line(receipt: Receipt, *, hint: str = "", width: int | None = None) -> str:
     What does not fit in `width` cells is left out whole, the least important first.
     """
     reused = f" ({receipt.cached_tokens:,} reused)" if receipt.cached_tokens else ""
+    num_tokens = receipt.prompt_tokens + receipt.completion_tokens
+    first = f" · first word {seconds(receipt.ttft_s)}" if receipt.completion_tokens else ""
     parts = {
         "where": where(receipt),
         "price": f" · {money(receipt.cost, receipt.currency)}",
-        "how": f" · {cache(receipt.cache) if is_hit(receipt) else f'first word {seconds(receipt.ttft_s)}'}",
+        "how": f" · {cache(receipt.cache)}" if is_hit(receipt) else first,
         "pace": "" if is_hit(receipt) else speed(receipt),
-        "count": f" · {receipt.prompt_tokens:,} in, {receipt.completion_tokens:,} out",
+        "count": f" · {receipt.prompt_tokens:,} in, {receipt.completion_tokens:,} out" if num_tokens else "",
         "reused": reused,
         "hint": f" · {hint}" if hint else "",
     }

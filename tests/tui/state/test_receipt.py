@@ -29,6 +29,16 @@ def test_the_line_says_where_how_fast_how_much_and_at_what_price() -> None:
     )
 
 
+def test_the_line_of_what_was_refused_counts_nothing() -> None:
+    refused = make_receipt(
+        model="", prompt_tokens=0, cached_tokens=0, completion_tokens=0, ttft_s=0.0, tokens_per_s=0.0
+    )
+    stopped = make_receipt(cached_tokens=0, completion_tokens=0, ttft_s=0.0, tokens_per_s=0.0)
+
+    assert words.line(refused) == "local · free"
+    assert words.line(stopped) == "local · smollm2 · free · 2,010 in, 0 out"
+
+
 def test_a_narrow_line_leaves_out_whole_parts_the_least_important_first() -> None:
     receipt = make_receipt()
 
