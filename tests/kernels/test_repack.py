@@ -3,6 +3,9 @@ package."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import gguf
 import numpy as np
 import pytest
@@ -122,15 +125,18 @@ def test_gptq_packs_inputs_and_stores_zeros_minus_one_or_as_they_are(group: int,
 
 # cases: E79
 @pytest.mark.parametrize(
-    "unpacked",
+    ("unpack", "words"),
     [
-        unpack_awq(foreign.AWQ_QWEIGHT, foreign.AWQ_QZEROS, foreign.SCALES),
-        unpack_gptq(foreign.GPTQ_QWEIGHT, foreign.GPTQ_QZEROS, foreign.SCALES),
-        unpack_gptq(foreign.GPTQ_QWEIGHT, foreign.GPTQ_V2_QZEROS, foreign.SCALES, zeros_less_one=False),
+        (unpack_awq, (foreign.AWQ_QWEIGHT, foreign.AWQ_QZEROS)),
+        (unpack_gptq, (foreign.GPTQ_QWEIGHT, foreign.GPTQ_QZEROS)),
+        (partial(unpack_gptq, zeros_less_one=False), (foreign.GPTQ_QWEIGHT, foreign.GPTQ_V2_QZEROS)),
     ],
     ids=["awq", "gptq", "gptq_v2"],
 )
-def test_what_other_programs_wrote_is_read_as_they_meant_it(unpacked: Unpacked) -> None:
+def test_what_other_programs_wrote_is_read_as_they_meant_it(
+    unpack: Callable[..., Unpacked], words: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    unpacked = unpack(*words, foreign.SCALES)
     assert torch.equal(unpacked.codes, foreign.CODES)
     assert torch.equal(unpacked.zeros, foreign.ZEROS)
     codes, zeros = foreign.CODES.view(-1, foreign.GROUP, foreign.OUTPUTS), foreign.ZEROS.unsqueeze(1)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from edgecloud.errors import ModelLoadError, NotSupported
 from edgecloud.pool.loading import plan_model
+from edgecloud.pool.models.packing import Packing, packing_of
 from edgecloud.pool.runner import Drawing
 
 from .packed_folders import Way, make_folder
@@ -84,6 +85,7 @@ def test_on_a_cpu_it_becomes_rows_of_int8(made: tuple[Way, Path, torch.Tensor]) 
     ("said", "why"),
     [
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
+        ({"quant_method": "hqq", "bits": 4}, "these are hqq:"),
         ({"quant_method": "gptq", "bits": 8}, "gptq of 8 bits"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "awq laid out for gemv"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "gptq laid out for marlin"),
@@ -97,6 +99,44 @@ def test_what_no_kernel_reads_is_refused_by_name(tmp_path: Path, said: Any, why:
     (tmp_path / "config.json").write_text(json.dumps({**facts, "quantization_config": said}))
     with pytest.raises(NotSupported, match=why):
         plan_model(tmp_path)
+
+
+AWQ, GPTQ = Packing("awq"), Packing("gptq")
+
+
+@pytest.mark.parametrize(
+    ("said", "packing"),
+    [
+        ({"quant_method": "awq", "bits": 4, "version": "gemm", "zero_point": True, "group_size": 128}, AWQ),
+        ({"quant_method": "AWQ", "w_bit": 4, "version": "GEMM", "q_group_size": 64}, AWQ),
+        ({"quant_method": "awq", "bits": 4}, AWQ),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}, GPTQ),
+        ({"quant_method": "gptq", "bits": 4, "desc_act": True}, Packing("gptq", ordered=True)),
+        (
+            {
+                "quant_method": "gptq",
+                "bits": 4,
+                "checkpoint_format": "GPTQ",
+                "dynamic": {"-:.*lm_head.*": {}},
+            },
+            GPTQ,
+        ),
+        (
+            {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2", "dynamic": None},
+            Packing("gptq", zeros_less_one=False),
+        ),
+        (None, None),
+        ({}, None),
+    ],
+)
+def test_configs_are_read_as_the_programs_that_pack_write_them(said: Any, packing: Packing | None) -> None:
+    assert packing_of({"quantization_config": said}) == packing
+
+
+def test_a_long_name_of_a_method_is_cut() -> None:
+    with pytest.raises(NotSupported) as refused:
+        packing_of({"quantization_config": {"quant_method": "x" * 5000}})
+    assert "these are " + "x" * 60 + ":" in str(refused.value)
 
 
 def test_modules_that_were_left_alone_are_read_as_they_are(tmp_path: Path) -> None:
