@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edgecloud.storage import Owner, this_process
+from edgecloud.storage import Owner, marks, this_process
 
 from .prefix_key import StateKind, Tokens
 
@@ -67,7 +67,7 @@ def deepest(
         some = links[start : start + _MANY]
         found = connection.execute(
             f"""SELECT state, depth FROM blocks JOIN states ON number = state
-                WHERE hash IN ({_marks(some)}) AND num_tokens <= ? AND used >= ?
+                WHERE hash IN ({marks(some)}) AND num_tokens <= ? AND used >= ?
                 ORDER BY depth DESC, used DESC LIMIT ?""",
             (*some, most_tokens, oldest, _CANDIDATES),
         ).fetchall()
@@ -239,7 +239,3 @@ def _entries(
 
 def _numbers(cursor: sqlite3.Cursor) -> list[int]:
     return [number for (number,) in cursor]
-
-
-def _marks(values: Collection[object]) -> str:
-    return ",".join("?" * len(values))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from edgecloud.storage import marks
 from edgecloud.types import Done, EngineEvent, new_id
 
 from .index import encode
@@ -83,7 +84,7 @@ def find_text(connection: sqlite3.Connection, key: Key, answerers: Collection[st
 def find_same(connection: sqlite3.Connection, key: Key, answerers: Collection[str]) -> list[int]:
     """The numbers of all that the answerers said to this very request or the same words, servable or not."""
     rows = connection.execute(
-        f"""SELECT number FROM answers WHERE answerer IN ({_marks(answerers)}) AND
+        f"""SELECT number FROM answers WHERE answerer IN ({marks(answerers)}) AND
             (exact = ? OR wording = ?)""",
         (*answerers, key.exact, key.wording),
     )
@@ -115,7 +116,7 @@ def find_near(
 ) -> list[Candidate]:
     """Of these entries the `limit` nearest that may be served, the nearest first."""
     rows = connection.execute(
-        f"SELECT number, vector FROM vectors WHERE number IN ({_marks(numbers)})", tuple(numbers)
+        f"SELECT number, vector FROM vectors WHERE number IN ({marks(numbers)})", tuple(numbers)
     ).fetchall()
     if not rows:
         return []
@@ -128,7 +129,7 @@ def find_near(
     for start in range(0, len(nearest), 2 * limit):
         cosine_of = {number: cosine for cosine, number in nearest[start : start + 2 * limit]}
         found = connection.execute(
-            f"SELECT {_ROW} FROM answers WHERE number IN ({_marks(cosine_of)}) AND {_servable(answerers)}",
+            f"SELECT {_ROW} FROM answers WHERE number IN ({marks(cosine_of)}) AND {_servable(answerers)}",
             (*cosine_of, *answerers, *_bounds(key, now)),
         )
         candidates += [Candidate(Row(*row), cosine_of[row[0]]) for row in found]
@@ -184,7 +185,7 @@ def remove(connection: sqlite3.Connection, numbers: Sequence[int]) -> int:
     removed = 0
     for start in range(0, len(numbers), _MANY):
         some = tuple(numbers[start : start + _MANY])
-        removed += connection.execute(f"DELETE FROM answers WHERE number IN ({_marks(some)})", some).rowcount
+        removed += connection.execute(f"DELETE FROM answers WHERE number IN ({marks(some)})", some).rowcount
     if removed:
         # Other processes see by it that what they have in memory holds ghosts.
         add(connection, REMOVED, removed)
@@ -287,7 +288,7 @@ def count(connection: sqlite3.Connection, counter: str) -> float:
 
 def _servable(answerers: Collection[str]) -> str:
     return (
-        f"answerer IN ({_marks(answerers)}) AND blocked = 0 "
+        f"answerer IN ({marks(answerers)}) AND blocked = 0 "
         "AND expires > ? AND created >= ? AND completion_tokens <= ? AND in_pieces >= ?"
     )
 
@@ -299,7 +300,3 @@ def _bounds(key: Key, now: float) -> tuple[float, float, int, bool]:
     oldest = now - key.max_age_s if key.max_age_s is not None else 0.0
     longest = key.max_tokens if key.max_tokens is not None else _NO_LIMIT
     return now, oldest, longest, key.streamed
-
-
-def _marks(values: Collection[object]) -> str:
-    return ",".join("?" * len(values))

@@ -12,7 +12,7 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -135,6 +135,11 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 def wait_at_most(connection: sqlite3.Connection, seconds: float) -> None:
     """How long a statement waits for another process's transaction from now on."""
     connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
+
+
+def marks(values: Collection[object]) -> str:
+    """A `?` for each value, for `IN (…)`."""
+    return ",".join("?" * len(values))
 
 
 @contextlib.contextmanager

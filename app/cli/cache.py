@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from edgecloud.errors import BadRequest, NotFound
 from ..text_files import write_private
 from . import cache_prefixes as prefixes
 from .group import ListingGroup
-from .shell import State, print_json, print_table, print_text
+from .shell import State, local_time, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from ...cache.answers import AnswerCache
@@ -47,7 +46,7 @@ def list_(state: State, limit: int, as_json: bool) -> None:
         [
             (
                 entry.id,
-                _time(entry.created),
+                local_time(entry.created),
                 f"{entry.hits} hits",
                 entry.answerer,
                 " ".join(entry.prompt.split()),
@@ -80,8 +79,8 @@ def show(state: State, answer: str, as_json: bool) -> None:
         [
             ("id", entry.id),
             ("answered by", entry.answerer),
-            ("kept since", _time(entry.created)),
-            ("until", _time(entry.expires)),
+            ("kept since", local_time(entry.created)),
+            ("until", local_time(entry.expires)),
             ("given again", f"{entry.hits} times"),
             ("belongs to", entry.chat_id or entry.scope),
             *([("blocked", "it was called wrong and is not given any more")] if entry.blocked else []),
@@ -229,7 +228,3 @@ def _tell(num_answers: int, num_prefixes: int, purged: bool, *, as_json: bool) -
             "Another program is still reading the database, so parts of the text are still in its files; "
             "they are wiped by the next `edgecloud cache forget` or `clear` after it has ended."
         )
-
-
-def _time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

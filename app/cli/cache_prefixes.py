@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
@@ -11,6 +10,8 @@ from edgecloud.errors import NotFound
 from edgecloud.folders import data_dir
 from edgecloud.settings import Settings
 from edgecloud.units import size
+
+from .shell import local_time
 
 if TYPE_CHECKING:
     from ...cache.prefix import PrefixStore, Removal
@@ -61,7 +62,7 @@ def prefix_stats(settings: Settings) -> PrefixStats | None:
 def line(entry: PrefixEntry) -> tuple[str, ...]:
     """One prefix in the list."""
     what = f"{entry.num_tokens:,} tokens, {size(entry.bytes)}, of {', '.join(entry.chats)}"
-    return (entry.id, _time(entry.created), f"{entry.hits} hits", entry.model, what)
+    return (entry.id, local_time(entry.created), f"{entry.hits} hits", entry.model, what)
 
 
 def details(entry: PrefixEntry) -> list[tuple[str, ...]]:
@@ -70,9 +71,9 @@ def details(entry: PrefixEntry) -> list[tuple[str, ...]]:
         ("id", entry.id),
         ("computed by", entry.model),
         ("holds", f"{entry.num_tokens:,} tokens, {size(entry.bytes)}{', encrypted' * entry.encrypted}"),
-        ("kept since", _time(entry.created)),
-        ("until", f"{_time(entry.expires)}, later if it is used"),
-        ("used again", f"{entry.hits} times, last {_time(entry.used)}"),
+        ("kept since", local_time(entry.created)),
+        ("until", f"{local_time(entry.expires)}, later if it is used"),
+        ("used again", f"{entry.hits} times, last {local_time(entry.used)}"),
         ("belongs to", ", ".join(entry.chats)),
     ]
 
@@ -95,7 +96,3 @@ def _store(settings: Settings) -> Iterator[PrefixStore | None]:
         return
     with closing(open_prefixes(settings)) as store:
         yield store
-
-
-def _time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-import time
 from typing import TYPE_CHECKING, get_args
 
 import click
@@ -15,7 +14,7 @@ from edgecloud.types import Door
 
 from ..text_files import write_private
 from .group import ListingGroup
-from .shell import State, note, print_json, print_table, print_text
+from .shell import State, local_time, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from ..chats import Chat
@@ -48,7 +47,7 @@ def list_(state: State, doors: tuple[Door, ...], limit: int, as_json: bool) -> N
         return
     print_table(
         [
-            (chat.id, _time(chat.updated), str(chat.num_messages), chat.door, chat.status, chat.title)
+            (chat.id, local_time(chat.updated), str(chat.num_messages), chat.door, chat.status, chat.title)
             for chat in chats
         ]
     )
@@ -83,7 +82,7 @@ def search(state: State, words: tuple[str, ...], limit: int, as_json: bool) -> N
         return
     if not hits:
         note("No message holds that.")
-    print_table([(hit.chat_id, _time(hit.updated), hit.role, hit.excerpt) for hit in hits])
+    print_table([(hit.chat_id, local_time(hit.updated), hit.role, hit.excerpt) for hit in hits])
 
 
 @history.command()
@@ -161,7 +160,3 @@ def _find(state: State, name: str | None) -> Chat:
     if not last:
         raise NotFound("There are no chats yet.")
     return with_pin(store.show(last[0].id))
-
-
-def _time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import click
 from edgecloud.types import ChatRequest, Message
 
 from .group import ListingGroup
-from .shell import State, print_json, print_table, print_text
+from .shell import State, local_time, print_json, print_table, print_text
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
@@ -51,7 +50,7 @@ def history(state: State, limit: int, as_json: bool) -> None:
         [
             (
                 row["id"],
-                time.strftime("%Y-%m-%d %H:%M", time.localtime(row["created"])),
+                local_time(row["created"]),
                 row["engine"] or "nobody",
                 row["outcome"] if row["cache"] in ("off", "miss") else f"{row['outcome']} ({row['cache']})",
                 f"{row['prompt_tokens']} + {row['completion_tokens']} tokens",

@@ -145,6 +145,13 @@ def warn(message: str) -> None:
     complain(f"warning: {message}", 0)
 
 
+def local_time(seconds: float) -> str:
+    """A moment, in seconds since the epoch, as this machine's clock had it."""
+    import time
+
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
 def print_text(text: str) -> None:
     """A command's result on stdout, safe for a terminal, ending in a newline."""
     is_terminal = sys.stdout.isatty()

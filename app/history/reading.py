@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgecloud.errors import NotFound
+from edgecloud.storage import marks
 from edgecloud.types import Message
 
 from ..chats import Asked, Chat, ChatSummary, Content, Status, StoredMessage
 from .organizing import notes
-from .tables import marks, read_slices, unpack_seams
+from .tables import read_slices, unpack_seams
 
 MIN_PREFIX = 4
 """Digits that the beginning of a chat's id must have to stand for it."""

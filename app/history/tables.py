@@ -103,10 +103,6 @@ def read_slices(connection: sqlite3.Connection, message_id: str) -> tuple[str, s
     return "".join(text for text, _ in slices), "".join(reasoning for _, reasoning in slices)
 
 
-def marks(values: Sequence[object]) -> str:
-    return ",".join("?" * len(values))
-
-
 def pack_seams(seams: Sequence[Seam]) -> str | None:
     return json.dumps([[seam.position, storable(seam.text)] for seam in seams]) if seams else None
 

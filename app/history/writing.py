@@ -11,12 +11,12 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from edgecloud.storage import Owner
+from edgecloud.storage import Owner, marks
 from edgecloud.types import ChatRequest, Message, Receipt, ToolCall, new_id
 
 from ..chats import ROOT_PATH, Seam, Status, Turn, extend_path, paths_of, prompt_of, storable, title_of
 from .organizing import pin
-from .tables import drop_content, marks, pack_seams, read_slices, store_content, store_slice
+from .tables import drop_content, pack_seams, read_slices, store_content, store_slice
 
 HEARTBEAT_STALE_S = 15.0
 """Where a process id may have been used again, an answer without a heartbeat for this long is given up."""
