@@ -283,7 +283,7 @@ class ChatTemplate:
         return replace(habits, calls=False)
 
     def _try(self, messages: Sequence[Message], tools: Sequence[Tool], habits: Habits) -> str | None:
-        """What the template makes of this with these habits; nothing if it refuses."""
+        """What the template makes of this with these habits; None if it refuses."""
         self._habits = habits
         variables = self._variables(messages, tools, {}, lambda text, whole=False: text)
         variables["add_generation_prompt"] = True
