@@ -1,7 +1,8 @@
-"""What the router is told of a request: measured here, once, before anything is decided."""
+"""What the router is told of a request, measured here: what decides who may answer, then how hard it is."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from edgecloud.types import ChatRequest, NamedTool
@@ -26,16 +27,14 @@ def facts_of(
     left_s: float | None,
 ) -> Facts:
     """The facts of a request: numbers and labels, nothing of its text. `left_s` is what is left of its
-    deadline.
+    deadline. How its question is built is for `measured`: only an estimate of quality asks for that.
     """
-    text = question(request.messages) if request.is_chat else _raw(request)
     return Facts(
         request_id=request.id,
         estimated_tokens=estimated_tokens(request),
         output_tokens=_expected(request, upstreams),
         max_tokens=request.max_tokens,
         num_choices=request.n,
-        structure=measure(text),
         needs=needs_of(request),
         privacy=privacy,
         covers=covers,
@@ -44,8 +43,13 @@ def facts_of(
         offline=request.offline,
         deadline_s=left_s,
         tenant=request.tenant,
-        words=wording(gist(text)),
     )
+
+
+def measured(facts: Facts, request: ChatRequest) -> Facts:
+    """The facts with the structure and the words of the request's question."""
+    text = question(request.messages) if request.is_chat else _raw(request)
+    return dataclasses.replace(facts, structure=measure(text), words=wording(gist(text)))
 
 
 def needs_of(request: ChatRequest) -> Needs:

@@ -35,7 +35,7 @@ from .books import Books
 from .candidates import Candidates
 from .drafting import Drafting
 from .execute import Execution
-from .facts import facts_of
+from .facts import facts_of, measured
 from .hedging import HedgeBudget
 from .keys import KeyDesk
 from .lessons import Lessons
@@ -167,7 +167,8 @@ class Routing:
 
     async def choose(self, request: ChatRequest, admitted: Admitted) -> Plan:
         """Put those that were admitted in order."""
-        quality, facts = await self._estimating(request, admitted.facts, admitted)
+        facts = measured(admitted.facts, request)
+        quality, facts = await self._estimating(request, facts, admitted)
         world, allowed = admitted.world, admitted.allowed
         return Plan(facts, world, allowed, order(facts, allowed, world, quality, self._settings))
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from edgecloud.app.facts import estimated_tokens, facts_of, needs_of
+from edgecloud.app.facts import estimated_tokens, facts_of, measured, needs_of
 from edgecloud.app.faults import fault_of
 from edgecloud.app.upstreams import UNKNOWN_CONTEXT, Deployment, Upstream, remote_upstream
 from edgecloud.app.warmth import Warmth, session_of
@@ -182,8 +182,10 @@ def test_facts_hold_what_is_needed_and_no_text() -> None:
         max_tokens=9,
         n=2,
     )
-    facts = facts_of(request, [], Privacy(), covers=None, left_s=5.0)
+    facts = measured(facts_of(request, [], Privacy(), covers=None, left_s=5.0), request)
     assert "secret" not in repr(facts)
+    assert facts.structure.num_words == 150
+    assert facts.words
     assert (facts.max_tokens, facts.num_choices, facts.deadline_s) == (9, 2, 5.0)
     assert facts.output_tokens.p90 == 9.0
     assert (facts.needs.tools, facts.needs.json, facts.needs.images) == (True, True, True)
