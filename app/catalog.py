@@ -38,8 +38,7 @@ class Catalog:
         self.settings = settings
         self._host: ModelHost | None = None
         self._remotes: dict[tuple[str, str], Engine] = {}
-        self._embedders: dict[Path, Embedder] = {}
-        self._lock = asyncio.Lock()
+        self._embedders: dict[Path, asyncio.Task[Embedder]] = {}
         self._listed: dict[str, ModelFile] = {}
         self._listed_at = -LISTING_S
         self._listing: asyncio.Task[dict[str, ModelFile]] | None = None
@@ -69,10 +68,13 @@ class Catalog:
                 f"{file.name} is a chat model and gives no embeddings: ask for {self.settings.embedder!r}.",
                 param="model",
             )
-        async with self._lock:
-            if file.path not in self._embedders:
-                self._embedders[file.path] = await asyncio.to_thread(self._open_embedder, file)
-        return self._embedders[file.path]
+        opening = self._embedders.get(file.path)
+        if opening is None:
+            opening = asyncio.create_task(asyncio.to_thread(self._open_embedder, file))
+            self._embedders[file.path] = opening
+            opening.add_done_callback(lambda task: self._forget_failed(file.path, task))
+        # Who waits may be cancelled; what is opened must then still be there to be closed.
+        return await asyncio.shield(opening)
 
     async def cards(self) -> list[ModelCard]:
         """`auto` first, then chat models with their aliases, pools, and embedding models."""
@@ -106,7 +108,9 @@ class Catalog:
 
     async def aclose(self) -> None:
         """Close everything, whatever each says."""
-        closers: list[Any] = [*self._remotes.values(), *self._embedders.values()]
+        opened = await asyncio.gather(*self._embedders.values(), return_exceptions=True)
+        embedders = [each for each in opened if not isinstance(each, BaseException)]
+        closers: list[Any] = [*self._remotes.values(), *embedders]
         if self._host is not None:
             closers.append(self._host)
         await asyncio.gather(*(closer.aclose() for closer in closers), return_exceptions=True)
@@ -205,6 +209,10 @@ class Catalog:
 
             self._remotes[key] = RemoteEngine(entry, self.settings)
         return self._remotes[key]
+
+    def _forget_failed(self, path: Path, opening: asyncio.Task[Embedder]) -> None:
+        if opening.cancelled() or opening.exception() is not None:
+            self._embedders.pop(path, None)
 
     def _open_embedder(self, file: ModelFile) -> Embedder:
         from ..local_engine.embedder import open_embedder

@@ -18,6 +18,8 @@ from typing import Any
 # which on a busy machine keeps the very thread they wait for from running: 1 to 6 tokens/s were seen where
 # this gives 20 to 100, and on an idle one it costs nothing (bench/threads.py). Read when the library loads.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# ggml answers an abort, whoever's it is, by running gdb on the process, which prints on stdout.
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 import llama_cpp.llama_cpp as _binding
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,26 @@ async def test_a_client_is_not_told_where_a_missing_file_was() -> None:
     assert "secret" not in raised.value.message
     with pytest.raises(ModelLoadError, match=r"There is no file /secret/place/x\.gguf"):
         await catalog.engine("mine", listed_only=False)
+
+
+async def test_an_embedder_that_nobody_waits_for_any_more_is_closed_with_the_rest() -> None:
+    # Its thread, still in native code when Python ends, would be killed there, and C++ aborts the process.
+    catalog = Catalog(Settings())
+    asking = asyncio.create_task(catalog.embedder("auto", listed_only=False))
+    while not catalog._embedders:
+        await asyncio.sleep(0.001)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await catalog.aclose()
+    assert not [thread.name for thread in threading.enumerate() if thread.name == "embed-minilm"]
+
+
+async def test_an_embedder_that_could_not_be_opened_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = Catalog(Settings())
+    with monkeypatch.context() as patch:
+        patch.setattr(catalog, "_open_embedder", lambda file: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await catalog.embedder("auto", listed_only=False)
+    assert (await catalog.embedder("auto", listed_only=False)).dimensions == 384
+    await catalog.aclose()
