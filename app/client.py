@@ -38,6 +38,13 @@ def socket_path() -> Path:
     return runtime_dir() / "edgecloud.sock"
 
 
+class Gone(Unavailable):
+    """No server takes the call, so that nothing was asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__("The running edgecloud server is gone, or takes no calls: start it again.")
+
+
 class Unusable(Unavailable):
     """The running server does not answer for this process, which runs without it."""
 
@@ -87,7 +94,7 @@ class GatewayClient:
 
     async def chat(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
         """As `Gateway.chat`. Raises `Unavailable` if the server dies before the end; its journal keeps the
-        partial.
+        partial. `Gone`, as all methods, if there is none to ask.
         """
         async with aclosing(self._call("chat", request=native.dump(_absolute(request)))) as results:
             async for result in results:
@@ -147,9 +154,12 @@ class GatewayClient:
         raise Unavailable("The running server gave no answer.")
 
     async def _call(self, op: str, **args: Any) -> AsyncGenerator[Any, None]:
-        reader, writer = await asyncio.wait_for(
-            asyncio.open_unix_connection(self.path, limit=LINE_LIMIT), CONNECT_S
-        )
+        try:
+            reader, writer = await asyncio.wait_for(
+                asyncio.open_unix_connection(self.path, limit=LINE_LIMIT), CONNECT_S
+            )
+        except OSError as why:  # a lost patience is one too
+            raise Gone from why
         try:
             call = {"version": version(), "op": op, "args": args, "settings": self._promise}
             writer.write(json.dumps(call, ensure_ascii=False).encode() + b"\n")
@@ -192,7 +202,11 @@ async def connect(settings: Settings) -> GatewayClient | None:
         report = await asyncio.wait_for(client.ping(), ANSWER_S)
     except TimeoutError:
         raise Silent from None
-    except (OSError, EdgeCloudError, ValueError):
+    except Gone as gone:
+        if isinstance(gone.__cause__, TimeoutError):
+            raise Silent from None
+        return None
+    except (EdgeCloudError, ValueError):
         return None
     if report["differs"]:
         raise OtherSettings(report["differs"])

@@ -198,12 +198,14 @@ def _announce(settings: Settings, url: str) -> None:
 
 
 async def _ping(settings: Settings | None = None, *, stop: bool = False) -> dict[str, Any]:
+    from ..client import Gone
+
     client = _client(settings)
     try:
         report = await client.ping()
         if stop:
             await client.stop()
-    except OSError:
+    except Gone:
         raise Unavailable("No edgecloud server is running.") from None
     return report
 

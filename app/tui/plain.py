@@ -18,6 +18,7 @@ from edgecloud.settings import Settings
 from ..chat_files import default_name, export_chat
 from ..logs import redirect_native_output
 from .foresight import Foresight
+from .lasting import Lasting
 from .ports import Gateway, Store, open_store, which_chat
 from .session import HERE, Session, Waiting
 from .state import receipt as words
@@ -243,7 +244,7 @@ async def _run(
         import readline  # noqa: F401  (gives `input` its line editing)
 
     store = open_store(settings)
-    gateway = await open_gateway(settings)
+    gateway = Lasting(await open_gateway(settings), lambda: open_gateway(settings))
     if gateway.aside:
         say(f"-- {gateway.aside}\n")
     held = PlainChat(gateway, store, settings, preferences, read=input, say=say)

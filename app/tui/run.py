@@ -18,6 +18,7 @@ from .app import EdgeCloudApp
 from .draft import DraftFile
 from .garbage import spare_what_stays
 from .input_filter import install as install_input_filter
+from .lasting import Lasting
 from .ports import Gateway, open_store, which_chat
 from .state.preferences import Preferences
 from .terminal import Terminal, in_browser
@@ -70,7 +71,7 @@ async def _run(
     missed: Callable[[str], None],
 ) -> int:
     store = open_store(settings)
-    gateway = await open_gateway(settings)
+    gateway = Lasting(await open_gateway(settings), lambda: open_gateway(settings))
     app = None
     try:
         app = EdgeCloudApp(

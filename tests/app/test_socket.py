@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from edgecloud.app import client as client_module
 from edgecloud.app.cli.serve import serve
-from edgecloud.app.client import GatewayClient, OtherSettings, Silent, Stuck, connect, socket_path
+from edgecloud.app.client import GatewayClient, Gone, OtherSettings, Silent, Stuck, connect, socket_path
 from edgecloud.app.open import open_gateway
 from edgecloud.app.socket_server import SocketServer
 from edgecloud.errors import ContextLengthExceeded, EdgeCloudError, ModelNotFound, Unavailable
@@ -125,6 +125,15 @@ async def test_a_server_that_dies_midway_is_one_clear_error(
     await server.aclose()
     with pytest.raises(Unavailable):
         [event async for event in stream]
+
+
+async def test_a_server_that_is_gone_was_asked_nothing(server: SocketServer, client: GatewayClient) -> None:
+    await server.aclose()
+
+    with pytest.raises(Gone, match="start it again"):
+        await client.models()
+    with pytest.raises(Gone):
+        await _text(client)
 
 
 async def test_another_version_means_run_in_process(
