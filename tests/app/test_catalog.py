@@ -121,7 +121,7 @@ async def test_an_embedder_that_nobody_waits_for_any_more_is_closed_with_the_res
     # Its thread, still in native code when Python ends, would be killed there, and C++ aborts the process.
     catalog = Catalog(Settings())
     asking = asyncio.create_task(catalog.embedder("auto", listed_only=False))
-    while not catalog._embedders:
+    while not catalog._embedders:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
