@@ -49,7 +49,8 @@ class BadRequest(EdgeCloudError):
 
 class ContextLengthExceeded(BadRequest):
     """The prompt, with what the answer needs at least, does not fit the model's context; carries
-    `n_prompt_tokens` and `n_ctx`, as llama.cpp clients expect.
+    `n_prompt_tokens` and `n_ctx`, as llama.cpp clients expect. `setting` names what makes it larger, where
+    that is known.
     """
 
     type = "exceed_context_size_error"
@@ -57,12 +58,19 @@ class ContextLengthExceeded(BadRequest):
     exit_code = 1
 
     def __init__(
-        self, n_prompt_tokens: int, n_ctx: int, *, reserved: int = 0, param: str | None = "messages"
+        self,
+        n_prompt_tokens: int,
+        n_ctx: int,
+        *,
+        reserved: int = 0,
+        param: str | None = "messages",
+        setting: str = "",
     ) -> None:
         answer = f", the answer needs {reserved}," if reserved else ""
+        named = f" ({setting})" if setting else ""
         super().__init__(
             f"The prompt is {n_prompt_tokens} tokens{answer} and the context holds {n_ctx}: "
-            "shorten it, or give the model a larger context (local.ctx_size) if it has one.",
+            f"shorten it, or give the model a larger context{named} if it has one.",
             param=param,
             extra={"n_prompt_tokens": n_prompt_tokens, "n_ctx": n_ctx},
         )

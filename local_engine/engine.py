@@ -291,7 +291,8 @@ class LocalEngine:
         model, n_ctx = loaded.model, loaded.batcher.n_ctx
         prompt, prompt_tail = tokenize_prompt(loaded.model, loaded.template, request)
         if len(prompt) >= n_ctx:
-            raise ContextLengthExceeded(len(prompt), n_ctx, param="messages" if request.is_chat else "prompt")
+            param = "messages" if request.is_chat else "prompt"
+            raise ContextLengthExceeded(len(prompt), n_ctx, param=param, setting="local.ctx_size")
         if request.max_tokens is not None and (
             request.max_tokens < 0 or (request.max_tokens == 0 and not request.echo)
         ):

@@ -46,7 +46,9 @@ def prepare(
     room = config.max_tokens - len(prompt)
     if room < 1 or len(prompt) > config.num_slots:
         param = "messages" if request.is_chat else "prompt"
-        raise ContextLengthExceeded(len(prompt), config.max_tokens, param=param)
+        raise ContextLengthExceeded(
+            len(prompt), config.max_tokens, param=param, setting="pool_server.context, pool_server.kv_mb"
+        )
     if request.max_tokens is not None and (
         request.max_tokens < 0 or (request.max_tokens == 0 and not request.echo)
     ):

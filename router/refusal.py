@@ -102,6 +102,7 @@ def _incapable(facts: Facts, removed: list[Removed], world: World, everything: s
         widest.capabilities.context,
         reserved=reserved_tokens(facts),
         param="messages" if facts.needs.chat else "prompt",
+        setting="local.ctx_size" if widest.kind == "local" else "",
     )
 
 

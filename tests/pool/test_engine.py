@@ -219,6 +219,12 @@ async def test_what_can_never_be_served_is_refused_before_anything_begins(
         assert text_of(await gather(engine, make_request())), "and the next is served"
 
 
+async def test_a_prompt_that_is_too_long_is_refused_with_the_settings_of_a_pool() -> None:
+    async with pool() as (engine, _):
+        with pytest.raises(ContextLengthExceeded, match=r"pool_server\.context, pool_server\.kv_mb"):
+            await gather(engine, make_request(prompt="x" * 40))
+
+
 async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
     gate = threading.Event()
     options = {"before_step": lambda plan: gate.wait(5)}

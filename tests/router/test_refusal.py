@@ -84,6 +84,7 @@ def test_a_prompt_that_fits_nowhere_is_400_with_the_widest_context() -> None:
     assert error.extra["n_ctx"] == 74
     assert error.extra["n_prompt_tokens"] == 70
     assert "the answer needs 5" in error.message
+    assert "local.ctx_size" not in error.message, "that of the cloud is not ours to set"
 
 
 def test_what_no_engine_can_do_is_400_and_named() -> None:
@@ -97,6 +98,7 @@ def test_a_named_model_that_is_too_small_is_no_matter_of_permission() -> None:
     error = refused(make_facts(covers=("laptop",)), SMALL, make_hosted())
 
     assert error.code == "context_length_exceeded"
+    assert "local.ctx_size" in error.message
     assert "cloud" not in str(error.extra["removed"])
 
 
