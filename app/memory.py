@@ -274,30 +274,33 @@ class Memory:
 
     async def _soon(self, work: Callable[[AnswerCache], T]) -> T:
         """What the thread gives within `WAIT_S`. Raises `StorageError`."""
-        try:
-            return await asyncio.wait_for(asyncio.shield(self._do(work)), WAIT_S)
-        except TimeoutError:
-            raise StorageError("cache.db is busy.") from None
+        doing = self._begin(work)
+        await asyncio.wait([doing], timeout=WAIT_S)
+        if doing.done():
+            return doing.result()
+        doing.add_done_callback(lambda late: late.cancelled() or late.exception())
+        raise StorageError("cache.db is busy.")
 
     async def _do(self, work: Callable[[AnswerCache], T]) -> T:
         """Do it in the thread. Raises `StorageError`."""
+        return await self._begin(work)
 
-        def with_cache() -> T:
+    def _begin(self, work: Callable[[AnswerCache], T]) -> asyncio.Future[T]:
+        """Have it done in the thread."""
+        if time.monotonic() < self._rests_until:
+            raise StorageError("cache.db could not be used a moment ago.")
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._with_cache, work)
+
+    def _with_cache(self, work: Callable[[AnswerCache], T]) -> T:
+        try:
             if self._cache is None:
                 self._cache = self._open_cache()
-            try:
-                return work(self._cache)
-            except StorageError:
+            return work(self._cache)
+        except StorageError:
+            if self._cache is not None:
                 # Opened again the next time: a damaged file is then made anew.
                 self._cache.close()
                 self._cache = None
-                raise
-
-        if time.monotonic() < self._rests_until:
-            raise StorageError("cache.db could not be used a moment ago.")
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, with_cache)
-        except StorageError:
             self._rests_until = time.monotonic() + REST_S
             raise
 

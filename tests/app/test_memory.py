@@ -500,14 +500,14 @@ async def test_a_question_whose_vector_is_there_is_looked_up_at_one_visit_and_wi
         memory = gateway.memory
         assert memory is not None
         memory._has_vector = lambda text: True
-        visits, do = 0, memory._do
+        visits, begin = 0, memory._begin
 
-        async def counted(work: Any) -> Any:
+        def counted(work: Any) -> Any:
             nonlocal visits
             visits += 1
-            return await do(work)
+            return begin(work)
 
-        monkeypatch.setattr(memory, "_do", counted)
+        monkeypatch.setattr(memory, "_begin", counted)
         await collect(gateway, ask("What is a monad?"))
         again = await collect(gateway, ask("What is a monoid?"))
 
