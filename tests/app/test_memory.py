@@ -491,15 +491,16 @@ async def test_what_the_starter_embedder_can_t_read_it_is_not_given(
     assert len(counting.texts) == num_texts
 
 
-async def test_a_question_whose_vector_is_there_is_looked_up_at_one_visit_and_without_reading_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("known_by", "num_visits"), [("_has_vector", 4), ("_expects_vector", 6)])
+async def test_a_question_whose_vector_is_there_or_coming_is_looked_up_without_reading_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known_by: str, num_visits: int
 ) -> None:
     read: list[str] = []
     monkeypatch.setattr(AnswerCache, "_is_near", lambda *_: bool(read.append("all prompts")))
     async with remembering(tmp_path) as gateway:
         memory = gateway.memory
         assert memory is not None
-        memory._has_vector = lambda text: True
+        monkeypatch.setattr(memory, known_by, lambda text: True)
         visits, begin = 0, memory._begin
 
         def counted(work: Any) -> Any:
@@ -511,6 +512,6 @@ async def test_a_question_whose_vector_is_there_is_looked_up_at_one_visit_and_wi
         await collect(gateway, ask("What is a monad?"))
         again = await collect(gateway, ask("What is a monoid?"))
 
-    # Each is looked up, and then kept.
-    assert (visits, read) == (4, [])
+    # Each is looked up, before its vector comes and then with it or all at once, and kept.
+    assert (visits, read) == (num_visits, [])
     assert finish(again).receipt.cache == CacheInfo("miss")
