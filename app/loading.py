@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from edgecloud.engine import LoadsModels
 from edgecloud.types import EngineEvent, Loading, Notice
-from edgecloud.units import part
+from edgecloud.units import part, size
 
 from .run import Run
 
@@ -44,7 +44,9 @@ async def telling_loads(
 
 
 def words(loading: Loading) -> str:
-    """`loading qwen · 43 % · 1.20 of 2.79 GB`."""
+    """`loading qwen · 43 % · 1.20 of 2.79 GB`; once all is there its context is still to be made."""
+    if 0 < loading.total <= loading.done:
+        return f"loading {loading.model} · {size(loading.total)} read, getting ready"
     share = f"{loading.done * 100 // max(1, loading.total)} %"
     return f"loading {loading.model} · {share} · {part(loading.done, loading.total)}"
 

@@ -35,6 +35,7 @@ def held_engine(name: str = "qwen") -> FakeEngine:
         (Loading("qwen", 1_200_000_000, 2_790_000_000), "loading qwen · 43 % · 1.20 of 2.79 GB"),
         (Loading("smollm2", 42_000_000, 98_000_000), "loading smollm2 · 42 % · 42 of 98 MB"),
         (Loading("empty", 0, 0), "loading empty · 0 % · 0 of 0 MB"),
+        (Loading("smollm2", 98_000_000, 98_000_000), "loading smollm2 · 98 MB read, getting ready"),
     ],
 )
 def test_a_load_in_words(loading: Loading, said: str) -> None:

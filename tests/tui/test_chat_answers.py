@@ -103,7 +103,7 @@ async def test_a_load_shows_how_far_it_is_and_typing_goes_on(tmp_path: Path) -> 
         assert "1 waits · ↑ takes back: and then?" in user.screen_text()
         await user.type("half a th")
         engine.loading = Loading("qwen", 2_790_000_000, 2_790_000_000)
-        await until(lambda: "loading qwen · 100 % · 2.79 of 2.79 GB · " in user.screen_text())
+        await until(lambda: "loading qwen · 2.79 GB read, getting ready · " in user.screen_text())
         assert user.chat.prompt.text == "half a th"
 
         engine.loaded.set()

@@ -154,7 +154,8 @@ def how_it_ended(node: Node, keys: Keys) -> str:
     again = keys.fill("{chat.regenerate} asks again")
     goes_on = keys.fill("Tab, {chat.continue} goes on")
     if node.status == "failed":
-        return f"{node.error or 'The answer failed.'} · Tab, {again}"
+        step = f"{goes_on}, {again}" if node.message.content else f"Tab, {again}"
+        return f"{node.error or 'The answer failed.'} · {step}"
     if node.status == "interrupted":
         return f"stopped · {goes_on}, {again}" if node.message.content else "stopped before it began"
     if node.status == "running":
