@@ -24,6 +24,7 @@ from edgecloud.storage import BUSY_S, Migration
 from .learned import UNTRAINED, Corrections
 from .learning.evidence import NOTHING, Evidence
 from .learning.features import NAMES, Floats
+from .ledger.deleted import is_deleted, note_deleted, remember_deleted_chats
 from .world import EngineKind
 
 Verdict = Literal["up", "down", "picked", "passed", "regenerated", "edited", "asked_again", "labelled"]
@@ -77,7 +78,7 @@ def create_outcomes(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS: Sequence[Migration] = (create_outcomes,)
+MIGRATIONS: Sequence[Migration] = (create_outcomes, remember_deleted_chats)
 
 
 class Outcomes(Database):
@@ -91,8 +92,8 @@ class Outcomes(Database):
 
     def record(self, answered: Answered, verdict: str, *, score: float | None = None) -> None:
         """Keep what the user thought of an answer. A stronger verdict on the same answer replaces a weaker
-        one, and a later thumb the earlier; `score` (0..1) is for `labelled`. Raises `BadRequest` for a
-        verdict that there is not.
+        one, and a later thumb the earlier; `score` (0..1) is for `labelled`. None is kept of a chat that was
+        deleted. Raises `BadRequest` for a verdict that there is not.
         """
         if verdict not in VERDICTS:
             raise BadRequest(
@@ -117,6 +118,8 @@ class Outcomes(Database):
             answered.features.astype(np.float32).tobytes(),
         )
         with self._writing() as connection:
+            if is_deleted(connection, answered.chat_id):
+                return
             connection.execute(
                 """INSERT INTO outcomes (request_id, engine, model, created, chat_id, tenant, verdict, score,
                        weight, kind, parameters, fingerprint, vector, features)
@@ -139,8 +142,9 @@ class Outcomes(Database):
             return connection.execute("DELETE FROM outcomes WHERE request_id = ?", (request_id,)).rowcount > 0
 
     def delete_chats(self, chat_ids: Sequence[str]) -> int:
-        """Forget every verdict of these chats; returns how many."""
+        """Forget every verdict of these chats, also those to come; returns how many there were."""
         with self._writing() as connection:
+            note_deleted(connection, chat_ids, self._clock())
             return sum(
                 connection.execute("DELETE FROM outcomes WHERE chat_id = ?", (chat_id,)).rowcount
                 for chat_id in chat_ids

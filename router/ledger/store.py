@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from edgecloud.errors import NotFound
 from edgecloud.storage import BUSY_S, this_process
 
 from . import accounts, reading, reserving
+from .deleted import is_deleted, note_deleted
 from .entries import AttemptEntry, EngineSums, RequestEntry
 from .tables import MIGRATIONS
 
@@ -88,9 +90,13 @@ class Ledger(Database):
         limits: Sequence[Limit],
         decision: str | None = None,
     ) -> None:
-        """Close a request in one transaction: its line, its attempts, its decision (as JSON), its money."""
+        """Close a request in one transaction: its line, its attempts, its decision (as JSON), its money. Of a
+        chat that was deleted meanwhile only what it cost.
+        """
         receipt = entry.receipt
         with self._writing() as connection:
+            if is_deleted(connection, entry.chat_id):
+                entry, decision = dataclasses.replace(entry, chat_id=None), None
             accounts.write_request(connection, entry)
             accounts.write_attempts(connection, receipt.id, attempts, limits)
             if decision is not None:
@@ -117,8 +123,11 @@ class Ledger(Database):
         return json.loads(row[0]) if row else None
 
     def forget_chats(self, chat_ids: Sequence[str]) -> None:
-        """Remove what was decided in chats, and which requests were theirs; what was spent stays counted."""
+        """Remove what was decided in chats, and which requests were theirs, also of what is still under way;
+        what was spent stays counted.
+        """
         with self._writing() as connection:
+            note_deleted(connection, chat_ids, self._clock())
             for chat_id in chat_ids:
                 connection.execute("DELETE FROM private_sessions WHERE session = ?", (chat_id,))
                 connection.execute("DELETE FROM decisions WHERE chat_id = ?", (chat_id,))

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from edgecloud.storage import Migration
 
+from .deleted import remember_deleted_chats
+
 
 def create_ledger(connection: sqlite3.Connection) -> None:
     for statement in (
@@ -49,4 +51,4 @@ def create_ledger(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS: Sequence[Migration] = (create_ledger,)
+MIGRATIONS: Sequence[Migration] = (create_ledger, remember_deleted_chats)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from edgecloud.errors import BudgetExceeded, NotFound
 from edgecloud.router.budgets import Limit, limits_of
 from edgecloud.router.ledger import AttemptEntry, Ledger, RequestEntry, accounts
+from edgecloud.router.ledger.deleted import REMEMBER_S
 from edgecloud.router.ledger.reserving import STALE_S
 from edgecloud.router.money import NANO, Price, nano
 from edgecloud.settings import BudgetSettings
@@ -363,4 +364,24 @@ def test_spent_and_reserved_never_exceed_the_limit_and_nothing_stays_reserved(
     for name in held:
         ledger.settle(entry(name), [], day)
     assert ledger.sums(day)[0][1] == 0
+    ledger.close()
+
+
+def test_what_ends_after_its_chat_was_deleted_costs_and_leaves_nothing_else(tmp_path: Path) -> None:
+    now = [NOW]
+    ledger = Ledger(tmp_path / "edgecloud.db", clock=lambda: now[0])
+    day = limits(per_day=1.0)
+    ledger.reserve("req-1", day, nano(0.5))
+
+    ledger.forget_chats(["chat-1"])
+    ledger.settle(entry("req-1", nano(0.25), chat_id="chat-1"), [attempt(nano(0.25))], day, '{"a": 1}')
+    ledger.settle(entry("req-2", chat_id="chat-2"), [], (), '{"a": 1}')
+
+    assert spent(ledger, day)[0] == (nano(0.25), 0)
+    assert ledger.receipt("req-1")["chat_id"] is None
+    assert (ledger.decision("req-1"), ledger.decision("req-2")) == (None, {"a": 1})
+    now[0] += REMEMBER_S + 1
+    ledger.forget_chats(["chat-3"])
+    ledger.settle(entry("req-3", chat_id="chat-1"), [], (), '{"a": 1}')
+    assert ledger.decision("req-3") == {"a": 1}
     ledger.close()

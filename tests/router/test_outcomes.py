@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from edgecloud.errors import BadRequest, NotFound
 from edgecloud.router.facts import Structure
 from edgecloud.router.learning.features import features
+from edgecloud.router.ledger import Ledger
 from edgecloud.router.outcomes import MOST, VERDICTS, Answered, Outcomes
 
 from .learning_rows import DIMENSIONS, EASY, FINGERPRINT
@@ -126,6 +128,19 @@ def test_no_text_has_a_place_in_the_tables(outcomes: Outcomes, tmp_path: Path) -
     columns = {row[1] for row in connection.execute("PRAGMA table_info(outcomes)")}
 
     assert columns.isdisjoint({"text", "prompt", "question", "answer", "content"})
+
+
+def test_a_verdict_on_an_answer_whose_chat_was_deleted_is_not_kept(
+    outcomes: Outcomes, tmp_path: Path
+) -> None:
+    with closing(Ledger(tmp_path / "edgecloud.db", clock=lambda: 1_000_000.0)) as ledger:
+        ledger.forget_chats(["chat-1"])
+    outcomes.delete_chats(["chat-2"])
+
+    for number, chat_id in enumerate(["chat-1", "chat-2", "chat-3", None]):
+        outcomes.record(answer(f"req-{number}", chat_id=chat_id), "up")
+
+    assert scores(outcomes) == {"req-2": 1.0, "req-3": 1.0}
 
 
 def test_old_verdicts_go_when_the_user_keeps_nothing_longer(outcomes: Outcomes, clock: Clock) -> None:
