@@ -26,7 +26,7 @@ esac
 export PYTHONPATH="$unpacked:$here"
 case " $* " in
     *" --dry-run "*) dry=--dry-run minutes=7 ;;
-    *) dry='' minutes=5.5 ;;
+    *) dry='' minutes=5 ;;
 esac
 "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || [ "$dry" ] || {
     echo "torch sees no CUDA GPU here: run bench/gpu.sh on a machine that has one, or use --dry-run." >&2
@@ -36,7 +36,7 @@ failed=0
 # A capture that hangs must not keep the kernels from being looked at.
 case " $* " in
     *" --only "*) ;;
-    *) timeout 120 "$python" "$here/decode_graphs.py" $dry || failed=1 ;;
+    *) timeout 130 "$python" "$here/decode_graphs.py" $dry || failed=1 ;;
 esac
 "$python" "$here/kernels.py" --minutes "$minutes" "$@" || failed=1
 exit "$failed"

@@ -6,6 +6,8 @@ floor is max(bytes / bandwidth, flops / throughput) with both ceilings measured 
 copy, and a bf16 product of random 8192 x 8192 matrices. What would fit the L2 cache is run over several
 copies of its inputs.
 
+Cases run in a process beside this one (`guard.py`): one that crashes or hangs leaves the others their turn.
+
 `--dry-run` needs no GPU: every case at its small size, by the CPU forms.
 """
 
@@ -18,14 +20,18 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
+from guard import each
 from kernel_cases import Call, Case, Work, cases
 
 from edgecloud.kernels.dispatch import INTERPRETED
 
 REPEATS = 50
+LIMIT_S = 75.0
+"""For one case: its kernel and its peers are compiled and run in a fraction of that."""
 L2_BYTES = 200e6
 """More than any L2 there is: copies of the inputs are made until they are that large together."""
 
@@ -90,6 +96,27 @@ def ceilings() -> tuple[float, float]:
     return copied, 2 * 8192**3 / microseconds([lambda: a @ b]) * 1e6
 
 
+def by_name(name: str) -> Case:
+    torch.manual_seed(0)
+    return next(case for case in cases() if case.name == name)
+
+
+def ceilings_of(_: str) -> tuple[str, float, float]:
+    return (torch.cuda.get_device_name(), *ceilings())
+
+
+def error_here(name: str) -> float:
+    return error_of(by_name(name), torch.device("cpu"))
+
+
+def measure(name: str, bandwidth: float, throughput: float) -> dict[str, object]:
+    case = by_name(name)
+    measured = {"error": error_of(case, torch.device("cuda")), **time_case(case, bandwidth, throughput)}
+    gc.collect()
+    torch.cuda.empty_cache()
+    return measured
+
+
 def time_case(case: Case, bandwidth: float, throughput: float) -> dict[str, object]:
     device = torch.device("cuda")
     works = [case.make(device, False)]
@@ -107,8 +134,8 @@ def time_case(case: Case, bandwidth: float, throughput: float) -> dict[str, obje
     return {"us": taken, "floor_us": floor, "differing": differing, "peers": peers}
 
 
-def print_case(name: str, error: float, timed: dict[str, object]) -> None:
-    taken, floor = float(str(timed["us"])), float(str(timed["floor_us"]))
+def print_case(name: str, timed: dict[str, object]) -> None:
+    error, taken, floor = (float(str(timed[part])) for part in ("error", "us", "floor_us"))
     line = (
         f"{name:<34} {error:>8.1e} {timed['differing']:>4} {taken:>9.1f} {floor:>9.1f} {floor / taken:>6.0%}"
     )
@@ -120,11 +147,12 @@ def print_case(name: str, error: float, timed: dict[str, object]) -> None:
 def dry_run(chosen: Sequence[Case]) -> int:
     print("No GPU, no times: the CPU forms, at small sizes.")
     failed = 0
-    for case in chosen:
-        error = error_of(case, torch.device("cpu"))
-        failed += error > case.tolerance
-        print(f"{case.name:<34} {error:>8.1e} {'ok' if error <= case.tolerance else 'WRONG'}", flush=True)
-    return failed
+    tolerances = {case.name: case.tolerance for case in chosen}
+    for name, error, why in each(list(tolerances), error_here, limit_s=LIMIT_S):
+        is_right = not why and error <= tolerances[name]
+        failed += not is_right
+        print(f"{name:<34} " + (why or f"{error:>8.1e} {'ok' if is_right else 'WRONG'}"), flush=True)
+    return int(failed > 0)
 
 
 def main() -> int:
@@ -136,7 +164,6 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the numbers to this file too")
     parser.add_argument("--dry-run", action="store_true", help="check the small sizes here, without a GPU")
     args = parser.parse_args()
-    torch.manual_seed(0)
     chosen = [case for case in cases() if args.only in case.name]
     if not chosen:
         parser.error(f"no case has {args.only!r} in its name")
@@ -151,29 +178,35 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    began = time.monotonic()
-    bandwidth, throughput = ceilings()
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: copies {bandwidth / 1e12:.2f} TB/s, "
+    until = time.monotonic() + 60 * args.minutes
+    [(_, found, why)] = each(["ceilings"], ceilings_of, limit_s=LIMIT_S)
+    if why:
+        print(f"The GPU can't copy 1 GiB or multiply: {why}", file=sys.stderr)
+        return 1
+    device, bandwidth, throughput = found
+    print(f"{device}, torch {torch.__version__}: copies {bandwidth / 1e12:.2f} TB/s, "
           f"bf16 products {throughput / 1e12:.0f} TFLOP/s")  # fmt: skip
     print(
         f"{'kernel':<34} {'error':>8} {'diff':>4} {'us':>9} {'floor':>9} {'share':>6}   peers (time / ours)"
     )
     failed, numbers = 0, {}
-    for case in chosen:
-        if time.monotonic() - began > 60 * args.minutes:
-            print(f"{case.name:<34} not begun: {args.minutes:g} minutes are over", flush=True)
+    tolerances = {case.name: case.tolerance for case in chosen}
+    task = partial(measure, bandwidth=bandwidth, throughput=throughput)
+    for name, timed, why in each(list(tolerances), task, limit_s=LIMIT_S, until=until):
+        if why:
             failed += 1
+            print(f"{name:<34} {why}", flush=True)
             continue
-        error = error_of(case, torch.device("cuda"))
-        timed = time_case(case, bandwidth, throughput)
-        failed += error > case.tolerance or bool(timed["differing"])
-        numbers[case.name] = {"error": error, **timed}
-        print_case(case.name, error, timed)
-        gc.collect()
-        torch.cuda.empty_cache()
-    if args.json:
-        args.json.write_text(json.dumps(numbers, indent=1))
-    print("all right, and the same each time" if not failed else f"{failed} wrong, unsteady or not begun")
+        failed += timed["error"] > tolerances[name] or bool(timed["differing"])
+        print_case(name, timed)
+        numbers[name] = timed
+        if args.json:
+            args.json.write_text(json.dumps(numbers, indent=1))
+    print(
+        "all right, and the same each time"
+        if not failed
+        else f"{failed} wrong, unsteady, failed or not begun"
+    )
     return int(bool(failed))
 
 
