@@ -167,7 +167,10 @@ class Connection:
             case aiohttp.ClientResponseError():
                 why = "does not speak HTTP as it should: check its url"
             case _ if not answering:
-                why = "broke the connection without an answer: check whether its url should be https://"
+                why = (
+                    "broke the connection without an answer: "
+                    "check that it still runs, and whether its url should be https://"
+                )
             case _:
                 why = "broke off in the middle of its answer"
         return UpstreamError(f"{self.name} ({self.host}) {why}.")
