@@ -9,7 +9,8 @@ falls on all.
                    the cache is searched and never hits, and every prompt is embedded and remembered
 
 Added latency is the median of one connection less the median of asking the upstream directly; requests a
-second are over 32 connections. The embedding is measured apart, in this process, on one thread.
+second are over 32 connections. The embedding is measured apart, in this process, on one thread. The CPU that
+a server takes for a request of one connection is split into its event loop's and its other threads'.
 """
 
 from __future__ import annotations
@@ -83,6 +84,17 @@ class Server:
     process: subprocess.Popen[Any] | None = None
     latency: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     rate: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    cpu: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    """Of a request, seconds of the main thread and of all others."""
+
+    def cpu_s(self) -> tuple[float, float]:
+        """What it took so far: its main thread, all others."""
+        assert self.process is not None
+        pid, loop, others = self.process.pid, 0.0, 0.0
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            seconds = int((task / "schedstat").read_text().split()[0]) / 1e9
+            loop, others = (seconds, others) if task.name == str(pid) else (loop, others + seconds)
+        return loop, others
 
 
 def start_upstream() -> Server:
@@ -188,8 +200,12 @@ async def ask(session: aiohttp.ClientSession, server: Server, kind: str, _: int)
 async def measure(session: aiohttp.ClientSession, server: Server, kind: str, seconds: float) -> None:
     """One turn: latency over one connection, then requests a second over many."""
     ends = time.monotonic() + seconds / 2
+    before, number = server.cpu_s(), len(server.latency[kind])
     while time.monotonic() < ends:
         server.latency[kind].append(await ask(session, server, kind, 0))
+    number = len(server.latency[kind]) - number
+    loop, others = ((after - first) / number for after, first in zip(server.cpu_s(), before, strict=True))
+    server.cpu[kind].append((loop, others))
     done = 0
 
     async def worker() -> None:
@@ -243,21 +259,25 @@ async def run(servers: list[Server], rounds: int, seconds: float) -> None:
 def report(servers: list[Server], embed_ms: float) -> dict[str, Any]:
     direct = servers[0]
     rows: dict[str, Any] = {}
-    print(f"{'':22}{'P50 ms':>9}{'added ms':>10}{'P95 ms':>9}{'requests/s':>12}")
+    columns = (("P50 ms", 9), ("added ms", 10), ("P95 ms", 9), ("requests/s", 12), ("loop, CPU ms", 14))
+    print(" " * 22 + "".join(f"{name:>{width}}" for name, width in (*columns, ("others", 8))))
     for kind in KINDS:
         base = statistics.median(direct.latency[kind])
         for server in servers:
             median = statistics.median(server.latency[kind])
             p95 = statistics.quantiles(server.latency[kind], n=20)[-1]
             rate = statistics.median(server.rate[kind])
+            loop, others = (statistics.median(part) * 1e3 for part in zip(*server.cpu[kind], strict=True))
             rows[f"{server.name} {kind}"] = {
                 "p50_ms": median * 1e3,
                 "added_ms": (median - base) * 1e3,
                 "rate": rate,
+                "loop_cpu_ms": loop,
+                "others_cpu_ms": others,
             }
             print(
                 f"{server.name + ' ' + kind:22}{median * 1e3:9.2f}{(median - base) * 1e3:10.2f}"
-                f"{p95 * 1e3:9.2f}{rate:12.0f}"
+                f"{p95 * 1e3:9.2f}{rate:12.0f}{loop:14.2f}{others:8.2f}"
             )
     print(f"embedding one of these prompts, one thread: {embed_ms:.1f} ms")
     for name, less_ms in (("ours", 0.0), ("ours routed", embed_ms)):

@@ -129,3 +129,36 @@ async def test_a_bug_in_one_work_is_raised_to_who_asked_and_stops_nobody_else() 
         await asyncio.wrap_future(thread.submit(broken))
     assert await do(thread) == "done"
     await thread.aclose(1)
+
+
+async def test_all_that_ask_for_it_soon_are_tended_at_once_and_whoever_asks_later_again() -> None:
+    database = Database()
+    thread = thread_of(lambda: database)
+    for number in (1, 2):
+        for _ in range(5):
+            thread.tend_within(0.05)
+        await until(lambda number=number: database.num_tended >= number)  # type: ignore[misc]
+        assert database.num_tended == number
+    await thread.aclose(1)
+
+
+async def test_it_tends_in_time_though_there_is_always_something_to_do() -> None:
+    database = Database()
+    thread = thread_of(lambda: database)
+
+    def again(_: Database) -> None:
+        if not database.num_tended:
+            thread.submit(again)
+
+    thread.submit(again)
+    thread.tend_within(0.01)
+    await until(lambda: database.num_tended == 1)
+    await thread.aclose(1)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came to that")
