@@ -77,11 +77,6 @@ class Metrics:
                 ("cells", "kv_cells", "KV cells of a loaded model; a cell holds one token."),
                 ("used", "kv_cells_used", "KV cells in use."),
                 (
-                    "recent",
-                    "kv_cells_recent",
-                    "Those in use only to serve a next turn; given up when needed.",
-                ),
-                (
                     "parked_bytes",
                     "prefix_parked_bytes",
                     "Main memory that keeps finished sequences for a next turn.",

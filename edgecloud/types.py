@@ -392,16 +392,14 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class KvUse:
-    """The KV memory of a loaded model, in cells of one token each; `recent` ones only keep finished sequences
-    for the next turn, and so do `parked_bytes` of main memory. `preemptions` counts sequences put back for
-    want of room since the model was loaded; `saved` and `restored` count prefixes that went to disk and came
-    from there since then.
+    """The KV memory of a loaded model, in cells of one token each; `parked_bytes` of main memory keep
+    finished sequences for the next turn. `preemptions` counts sequences put back for want of room since the
+    model was loaded; `saved` and `restored` count prefixes that went to disk and came from there since then.
     """
 
     model: str
     cells: int
     used: int
-    recent: int
     preemptions: int = 0
     parked_bytes: int = 0
     saved: int = 0

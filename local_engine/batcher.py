@@ -3,7 +3,7 @@
 A step is one `decode` of one token per answering sequence and a bounded slice of prefill. Sequences join and
 leave between steps:
 
-    submit -> waiting -> running -> recent (its prefix may serve others)
+    submit -> waiting -> running -> parked (its prefix may serve others)
                  ^          |
                  +----------+  pre-empted when the KV memory is full, resumed later
 
@@ -38,9 +38,6 @@ from .threads import ThreadGovernor
 
 log = logging.getLogger("edgecloud.batcher")
 
-# Cells that finished sequences may hold. Every step's attention passes over them: a thousand add a third to
-# the cost of a prompt token of the starter model.
-RECENT_CELLS = 256
 # How often it is looked whether a fetch takes too long.
 FETCH_POLL_S = 0.05
 # Without work for so long, what is parked is saved, so that a crash or a power cut doesn't take it.
@@ -84,7 +81,6 @@ class Batcher:
         self._kv = KvMemory(
             context,
             can_share=can_share,
-            keep_cells=min(RECENT_CELLS, context.n_ctx // 2),
             parked_bytes=prefix_bytes,
             let_go=self._saving.offer,
             unfit=self._saving.reject,
@@ -128,7 +124,6 @@ class Batcher:
             running=running,
             waiting=max(0, self._limit.num_inside - running),
             used_cells=self._kv.used_cells,
-            recent_cells=self._kv.recent_cells,
             parked_bytes=self._kv.parked_bytes,
             saved=self._saving.num_saved,
             saved_bytes=self._saving.saved_bytes,
@@ -167,20 +162,15 @@ class Batcher:
     # -------------------------------------------------------------------------------------- the thread's loop
 
     def _run(self) -> None:
-        is_sound = False
         try:
             self._loop()
-            is_sound = True
         except Exception:
             log.exception("the batcher can't go on")
         self._stop()
         self._take_arrivals()
         self._stepper.fail(self._lineup.everyone, Unavailable("The model was unloaded.", retry_after=1))
         self._stepper.outbox.send()
-        if is_sound:
-            self._saving.save_all(self._kv)
-        else:
-            self._saving.save_parked(self._kv)
+        self._saving.save_parked(self._kv)
         self._stepper.close()
         self._busy_since = None
 

@@ -128,7 +128,6 @@ class LocalEngine:
                 self.file.name,
                 cells=stats.cells,
                 used=stats.used_cells,
-                recent=stats.recent_cells,
                 preemptions=stats.preemptions,
                 parked_bytes=stats.parked_bytes,
                 saved=stats.saved,

@@ -57,14 +57,8 @@ class Lineup:
         self.waiting.extendleft(reversed(passed_over))
         return admitted
 
-    def make_room(self, most_tokens: int) -> None:
-        """Free at least a cell for each running sequence, and what a step of `most_tokens` could use: first
-        by evicting recent prefixes, then by pre-empting the youngest.
-        """
-        wanted = sum(min(sequence.remaining, most_tokens) for sequence in self.running)
-        if self._kv.free_cells >= wanted:
-            return
-        self._kv.evict_recent(wanted)
+    def make_room(self) -> None:
+        """Free at least a cell for each running sequence, by pre-empting the youngest."""
         while self._kv.free_cells < len(self.running) and len(self.running) > 1:
             self.preempt_youngest()
 
@@ -121,7 +115,7 @@ class Lineup:
                 shared, worthwhile = common_prefix(other.tokens, sequence.tokens[:-1]), FOLLOW_TOKENS
             if (
                 shared - other.num_computed >= worthwhile
-                and shared - self._kv.best_recent(sequence) >= worthwhile
+                and shared - self._kv.best_parked(sequence) >= worthwhile
             ):
                 sequence.leader, sequence.follow_until = other, shared
                 return True

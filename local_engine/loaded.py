@@ -64,7 +64,7 @@ def load_model(
     """
     from .batcher import Batcher
     from .filling import SCORED_PER_STEP
-    from .llama import MAX_SEQUENCES, Context, Model
+    from .llama import Context, Model
     from .schemas import SchemaCompiler
 
     plan = plan_memory(info, settings, available, name=file.name)
@@ -73,16 +73,11 @@ def load_model(
     if states is not None:
         states.prepare()
     model = Model(file.path, gpu_layers=settings.gpu_layers, progress=progress)
-    # Finished sequences keep their prefix under an id of their own.
-    num_sequences = (
-        min(MAX_SEQUENCES, 2 * settings.parallel + 8) if model.can_share_prefixes else settings.parallel
-    )
-
     def make_context() -> Context:
         return Context(
             model,
             n_ctx=plan.cells,
-            num_sequences=num_sequences,
+            num_sequences=settings.parallel,
             n_batch=N_BATCH,
             n_ubatch=UBATCH,
             num_outputs=settings.parallel + SCORED_PER_STEP,

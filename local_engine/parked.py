@@ -60,12 +60,14 @@ class ParkedPrefixes:
         return let_go
 
     def best_match(self, tokens: Sequence[int]) -> tuple[Parked | None, int]:
-        """The state that shares the longest prefix with `tokens`, and how long that is."""
+        """The state that shares the longest prefix with `tokens`, the smallest of equals, and how long that
+        is.
+        """
         best: Parked | None = None
         longest = 0
         for parked in self._entries:
             length = common_prefix(parked.tokens, tokens)
-            if length > longest:
+            if length > longest or (best and length == longest and len(parked.tokens) < len(best.tokens)):
                 best, longest = parked, length
         return best, longest
 

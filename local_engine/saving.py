@@ -37,7 +37,7 @@ class Saving:
         if self._saved is None or sequence.scores_prompt:
             return None
         shared = (min(common_prefix(other.tokens, sequence.tokens), other.num_computed) for other in running)
-        known = max(kv.best_recent(sequence), max(shared, default=0))
+        known = max(kv.best_parked(sequence), max(shared, default=0))
         if len(sequence.tokens) - known < FETCH_TOKENS:
             return None
         return self._saved.fetch(
@@ -62,15 +62,9 @@ class Saving:
     def is_due(self, kv: KvMemory) -> bool:
         """Whether anything in main memory is worth saving and not saved yet."""
         saved, token_s = self._saved, self._pacer.token_s
-        return saved is not None and any(saved.wants(parked, token_s) for parked in kv.parked())
+        return saved is not None and any(saved.wants(parked, token_s) for parked in kv.parked)
 
     def save_parked(self, kv: KvMemory) -> None:
         """Save what main memory holds, so that a crash or a power cut doesn't take it."""
-        for parked in kv.parked():
+        for parked in kv.parked:
             self.offer(parked)
-
-    def save_all(self, kv: KvMemory) -> None:
-        """Save what the context holds too, which must be sound."""
-        if self._saved is not None:
-            kv.park_all()
-            self.save_parked(kv)

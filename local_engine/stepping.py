@@ -26,9 +26,7 @@ log = logging.getLogger("edgecloud.batcher")
 
 @dataclass(slots=True)
 class BatcherStats:
-    """Counters since the start, and gauges of now. Cells are tokens of KV memory; `recent_cells` serve only
-    finished sequences.
-    """
+    """Counters since the start, and gauges of now. Cells are tokens of KV memory."""
 
     steps: int = 0
     failed_steps: int = 0
@@ -40,7 +38,6 @@ class BatcherStats:
     waiting: int = 0
     cells: int = 0
     used_cells: int = 0
-    recent_cells: int = 0
     parked_bytes: int = 0
     saved: int = 0
     saved_bytes: int = 0
@@ -90,7 +87,7 @@ class Stepper:
                 self.stats.cached_tokens += sequence.num_computed
         if not self._lineup.running:
             return
-        self._lineup.make_room(self._most_prefill)
+        self._lineup.make_room()
         batch = self._context.batch
         batch.clear()
         works = fill(
@@ -208,9 +205,7 @@ class Stepper:
         sequences = [work.sequence for work in works]
         size = self._context.batch.size
         if code == NO_KV_SLOT:
-            # Nothing was changed: the next step tries again with more room, then with less to place.
-            if self._kv.evict_all():
-                return
+            # Nothing was changed: the next step tries again with less to place.
             if self._most_prefill > 1 and size > len(works):
                 self._most_prefill = max(1, self._most_prefill // 2)
             elif len(self._lineup.running) > 1:

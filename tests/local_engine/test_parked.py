@@ -30,6 +30,15 @@ def test_the_longest_shared_prefix_is_found() -> None:
     assert parked.best_match([7]) == (None, 0)
 
 
+def test_of_equals_the_one_that_is_quicker_to_copy_is_taken() -> None:
+    parked = ParkedPrefixes(1 << 20)
+    for rest in ([5, 6, 7], [8], [9, 9]):
+        parked.add(Parked([1, 2, *rest], state(1)))
+    found, length = parked.best_match([1, 2, 3])
+    assert found is not None
+    assert (found.tokens, length) == ([1, 2, 8], 2)
+
+
 def test_a_state_that_another_one_contains_goes() -> None:
     parked = ParkedPrefixes(1 << 20)
     parked.add(Parked([1, 2], state(5)))

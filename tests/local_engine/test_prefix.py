@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgecloud.local_engine.pacing import TILE_ROWS, PrefillPacer, split_budget, whole_tiles
-from edgecloud.local_engine.prefix import CellLedger, Recent, RecentSequences, common_prefix
+from edgecloud.local_engine.prefix import CellLedger, common_prefix
 
 tokens = st.lists(st.integers(0, 2), max_size=40)
 
@@ -34,8 +34,8 @@ class CellSets:
     def grow(self, seq_id: int, count: int) -> None:
         self.cells[seq_id] += itertools.islice(self._fresh, count)
 
-    def used(self, without: set[int] = frozenset()) -> int:  # type: ignore[assignment]
-        return len({cell for seq_id, cells in self.cells.items() if seq_id not in without for cell in cells})
+    def used(self) -> int:
+        return len({cell for cells in self.cells.values() for cell in cells})
 
 
 @settings(max_examples=300)
@@ -58,8 +58,6 @@ def test_the_ledger_counts_what_sets_of_cells_count(actions: list[tuple[str, int
             ledger.close(chosen)
             del truth.cells[chosen]
         assert ledger.used == truth.used()
-        some = {each for each in truth.cells if each % 2}
-        assert ledger.used_only_by(some) == truth.used() - truth.used(without=some)
 
 
 def test_an_heir_takes_over_the_cells_and_the_other_children() -> None:
@@ -83,26 +81,6 @@ def test_what_can_t_be_shared_is_a_bug_that_is_told() -> None:
     for seq_id, shared in ((0, 0), (1, 4)):
         with pytest.raises(ValueError, match="can't open"):
             ledger.open(seq_id, parent=0, shared=shared)
-
-
-def test_the_longest_match_is_found_and_the_oldest_goes_first() -> None:
-    recent = RecentSequences()
-    for seq_id, held in enumerate(([1, 2, 3], [1, 2, 4, 5], [9])):
-        recent.add(Recent(held, seq_id))
-    best, length = recent.best_match([1, 2, 4, 7])
-    assert best is not None
-    assert (best.seq_id, length) == (1, 3)
-    recent.touch(next(iter(recent)))
-    oldest = recent.pop_oldest()
-    assert oldest is best
-
-
-def test_a_longer_sequence_makes_its_beginnings_superfluous() -> None:
-    recent = RecentSequences()
-    recent.add(Recent([1, 2], 0))
-    recent.add(Recent([1, 3], 1))
-    assert [covered.seq_id for covered in recent.add(Recent([1, 2, 3], 2))] == [0]
-    assert len(recent) == 2
 
 
 @given(st.integers(1, 600), st.lists(st.integers(1, 5000), max_size=12))

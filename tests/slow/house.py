@@ -97,12 +97,12 @@ class Gauges:
 
     @property
     def at_rest(self) -> bool:
-        """Nobody is served, nobody waits, and memory is held for the next turn only."""
+        """Nobody is served, nobody waits, nobody holds a cell."""
         return (
             self["num_requests_running"] == self["num_requests_waiting"] == 0
             # The request for these numbers is one.
             and self["http_requests_in_flight"] <= 1
-            and self["kv_cells_used"] == self["kv_cells_recent"]
+            and self["kv_cells_used"] == 0
         )
 
 
