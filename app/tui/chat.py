@@ -96,7 +96,7 @@ the prompt. Every key can be changed in `config.toml`: the ids are in the docume
         # Textual calls the base class's handler by itself, after this one.
         self.set_interval(LIST_S, self._reload_chats)
         self.prompt.take_back = self._take_back
-        self.query_one(Sidebar).display = self.app.size.width >= SIDEBAR_FROM
+        self.query_one(Sidebar).display = self.app.size.width >= SIDEBAR_FROM and not self.app.is_inline
         if text := self._first_prompt or self.desk.take_draft():
             self.prompt.put(text)
         self.prompt.focus()

@@ -23,7 +23,7 @@ from ..ports import Gateway, Store
 from ..render.table import Table
 from ..state.receipt import money, seconds
 from ..state.stats import DAY_S, Stats, Sums, quantile, summarise
-from ..state.ticks import ago, round_marks, short
+from ..state.ticks import ago, round_amount, round_marks, short
 from ..widgets.flow import Flow
 from ..widgets.label import Label, plain
 
@@ -95,11 +95,13 @@ class DashboardScreen(Screen[None]):
         """Show the sums as text, table and plots."""
         self.query_one("#today", Label).show(today_line(stats.today, self.budget))
         self.query_one(".engines", Flow).show([engine_table(stats.engines, self.budget.currency)])
-        currency = self.budget.currency
         self._plot("#tokens", stats.hourly_tokens, short, "h", "now", (20, 10, 0))
-        self._plot("#money", stats.daily_cost, lambda cost: money(cost, currency), "d", "today", (6, 3, 0))
+        self._plot("#money", stats.daily_cost, self._price, "d", "today", (6, 3, 0))
         middle = len(stats.waits) // 2
         self._plot("#waits", stats.waits, seconds, "", "last", (middle + middle // 2, middle // 2, 0))
+
+    def _price(self, cost: float) -> str:
+        return round_amount(money(cost, self.budget.currency))
 
     def _plot(
         self,
@@ -117,7 +119,7 @@ class DashboardScreen(Screen[None]):
         if places and id == "#waits":
             widget.plt.plot(places, list(values), marker="braille")
         elif places:
-            widget.plt.bar(places, list(values), marker="sd", width=0.6)
+            widget.plt.bar(places, list(values), marker="sd", width=0.4)
         marks = round_marks(max(values, default=0))
         widget.plt.ylim(0, marks[-1] or 1)
         widget.plt.yticks(marks, [name(mark) if mark else "0" for mark in marks])

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
+from edgecloud import units
 from edgecloud.types import Attempt, CacheInfo, Receipt
 
 _SYMBOLS = {"USD": "$", "EUR": "€", "GBP": "£", "CNY": "¥", "JPY": "¥"}
@@ -93,12 +94,11 @@ def cache(info: CacheInfo) -> str:
 
 
 def money(amount: float, currency: str) -> str:
-    """A price: free is free, and a fraction of a cent keeps two digits that say something."""
+    """A price: free is free, and a fraction of a cent keeps digits that say something."""
     if amount == 0:
         return "free"
-    digits = 2 if amount >= 0.1 else 4 if amount >= 0.001 else 6
     symbol = _SYMBOLS.get(currency)
-    return f"{symbol}{amount:.{digits}f}" if symbol else f"{amount:.{digits}f} {currency}"
+    return f"{symbol}{units.money(amount)}" if symbol else f"{units.money(amount)} {currency}"
 
 
 def seconds(value: float) -> str:

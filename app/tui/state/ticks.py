@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 MARKS = 4
 """About how many of them."""
@@ -24,6 +25,11 @@ def short(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g}{unit}"
     return f"{number:.3g}"
+
+
+def round_amount(amount: str) -> str:
+    """An amount of money without the zeros that say nothing: $0.04 for $0.0400."""
+    return re.sub(r"\.?0+(?=\D*$)", "", amount) if "." in amount else amount
 
 
 def ago(unit: str, latest: str, *places: int) -> list[str]:

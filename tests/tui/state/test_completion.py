@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgecloud.app.tui.state.completion import complete
-from edgecloud.app.tui.state.ticks import round_marks, short
+from edgecloud.app.tui.state.ticks import round_amount, round_marks, short
 
 
 @pytest.fixture
@@ -56,6 +56,20 @@ def test_elsewhere_nothing_is_completed(before: str) -> None:
 )
 def test_axes_are_marked_at_round_numbers(highest: float, marks: list[float]) -> None:
     assert round_marks(highest) == pytest.approx(marks)
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"),
+    [
+        ("$0.0400", "$0.04"),
+        ("$1.00", "$1"),
+        ("0.0015 CHF", "0.0015 CHF"),
+        ("10.00 CHF", "10 CHF"),
+        ("free", "free"),
+    ],
+)
+def test_an_amount_on_an_axis_has_no_zeros_at_its_end(amount: str, said: str) -> None:
+    assert round_amount(amount) == said
 
 
 def test_large_numbers_are_short() -> None:
