@@ -52,9 +52,9 @@ class Unusable(Unavailable):
 class Silent(Unusable):
     """The running server takes calls and answers none."""
 
-    def __init__(self) -> None:
+    def __init__(self, waited_s: float) -> None:
         super().__init__(
-            f"The running server has not answered for {ANSWER_S:g} s, so this runs without it: "
+            f"The running server has not answered for {waited_s:g} s, so this runs without it: "
             "restart it with `edgecloud serve` if it hangs."
         )
 
@@ -201,10 +201,10 @@ async def connect(settings: Settings) -> GatewayClient | None:
     try:
         report = await asyncio.wait_for(client.ping(), ANSWER_S)
     except TimeoutError:
-        raise Silent from None
+        raise Silent(ANSWER_S) from None
     except Gone as gone:
         if isinstance(gone.__cause__, TimeoutError):
-            raise Silent from None
+            raise Silent(ANSWER_S) from None
         return None
     except (EdgeCloudError, ValueError):
         return None

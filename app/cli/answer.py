@@ -61,12 +61,17 @@ async def _stream(
     """Show the events. What could not be written down is put into `losses`."""
     asked = "the model" if request.model == "auto" else request.model
     with WaitingLine(f"waiting for {asked} …", quiet=quiet) as waiting:
-        gateway = await state.open_gateway(settings)
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        gateway = await _opened(state, settings, request)
         if gateway.aside:
             note(f"edgecloud: {gateway.aside}", quiet=quiet)
+        left_s = request.deadline_s
+        if left_s is not None:
+            # Half of it at least: the first thing a gateway does is to write the question down.
+            left_s = max(left_s / 2, left_s - (clock() - began))
         try:
-            # From here on and not before: the first thing a gateway does is to write the question down.
-            async with asyncio.timeout(request.deadline_s), aclosing(gateway.chat(request)) as events:
+            async with asyncio.timeout(left_s), aclosing(gateway.chat(request)) as events:
                 async for event in events:
                     if isinstance(event, Notice) and event.kind == "loading":
                         waiting.show(event.text)
@@ -76,6 +81,23 @@ async def _stream(
         finally:
             if lost := await _closed(gateway, quiet=quiet):
                 losses.append(lost)
+
+
+async def _opened(state: State, settings: Settings, request: ChatRequest) -> Gateway | GatewayClient:
+    """The gateway; one of our own where a server that is silent would take half of the time there is."""
+    # Not in that time: on a cold disk this takes longer than to be answered.
+    from ..client import Silent
+    from ..open import build_gateway
+
+    if request.deadline_s is None:
+        return await state.open_gateway(settings)
+    try:
+        async with asyncio.timeout(request.deadline_s / 2):
+            return await state.open_gateway(settings)
+    except TimeoutError:
+        gateway = build_gateway(settings)
+        gateway.aside = Silent(request.deadline_s / 2).message
+        return gateway
 
 
 async def _closed(gateway: Gateway | GatewayClient, *, quiet: bool) -> str:

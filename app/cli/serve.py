@@ -23,7 +23,6 @@ from .group import Group
 from .shell import State, warn
 
 if TYPE_CHECKING:
-    from ..client import GatewayClient
     from ..gateway import Gateway
 
 Build = Callable[[Settings], "Gateway"]
@@ -198,22 +197,21 @@ def _announce(settings: Settings, url: str) -> None:
 
 
 async def _ping(settings: Settings | None = None, *, stop: bool = False) -> dict[str, Any]:
-    from ..client import Gone
+    from ..client import ANSWER_S, GatewayClient, Gone, socket_path
 
-    client = _client(settings)
+    client = GatewayClient(socket_path(), settings)
     try:
-        report = await client.ping()
-        if stop:
-            await client.stop()
+        async with asyncio.timeout(ANSWER_S):
+            report = await client.ping()
+            if stop:
+                await client.stop()
+    except TimeoutError:
+        raise Unavailable(
+            f"The running server has not answered for {ANSWER_S:g} s: it hangs, so end its process by hand."
+        ) from None
     except Gone:
         raise Unavailable("No edgecloud server is running.") from None
     return report
-
-
-def _client(settings: Settings | None) -> GatewayClient:
-    from ..client import GatewayClient, socket_path
-
-    return GatewayClient(socket_path(), settings)
 
 
 def _alive(pid: int) -> bool:

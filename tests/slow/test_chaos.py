@@ -113,10 +113,17 @@ def test_a_frozen_server_does_not_freeze_ask(home: House) -> None:
     server.signal(signal.SIGSTOP)
     try:
         done = home.run("ask", "Say hello.", *SHORT)
+        late = home.run("ask", STORY, "--max-tokens", "4000", "--timeout", "4")
+        told = home.run("serve", "status")
     finally:
         server.signal(signal.SIGCONT)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.strip()
+    # Without the server, which would have taken all of that time.
+    assert late.returncode == 5
+    assert late.stdout.strip()
+    assert told.returncode == 1
+    assert "it hangs, so end its process" in one_sentence(told)
 
 
 # ----------------------------------------------------------------------------------------------------- disks
