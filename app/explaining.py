@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from edgecloud.units import money
 from edgecloud.wire.native import dump_record, load_record
 
 from ..router.decision import Decision
@@ -99,7 +100,7 @@ def _attempts(story: dict[str, Any]) -> list[str]:
     return [
         f"Attempt {number}: {each['engine']}{' at ' + each['replica'] if each['replica'] else ''}, "
         f"{each['outcome']} after {each['seconds']:.2f} s, {each['prompt_tokens']} + "
-        f"{each['completion_tokens']} tokens, {each['cost']:.6f} {currency}"
+        f"{each['completion_tokens']} tokens, {money(each['cost'])} {currency}"
         f"{' at least' if each['at_least'] else ''}."
         for number, each in enumerate(story["attempts"], start=1)
     ]

@@ -1,6 +1,8 @@
-"""Sizes as people read them: a megabyte is a million bytes, everywhere, as on the hub and on disks."""
+"""Sizes and sums of money as people read them; a megabyte is a million bytes, as on the hub and on disks."""
 
 from __future__ import annotations
+
+import math
 
 MB = 1_000_000
 
@@ -22,3 +24,14 @@ def size(num_bytes: float) -> str:
     if num_bytes >= 1000 * MB:
         return f"{num_bytes / (1000 * MB):.2f} GB"
     return f"{num_bytes / MB:.0f} MB" if num_bytes >= MB else f"{num_bytes / 1000:.0f} kB"
+
+
+def money(amount: float) -> str:
+    """`0`, `12.50`, `0.0312`, `0.000034`: two decimals, and below 1 three digits that say something, without
+    an exponent. An answer of a small model costs a millionth, which two decimals would call nothing.
+    """
+    if amount == 0:
+        return "0"
+    decimals = max(2, 2 - math.floor(math.log10(abs(amount))))
+    whole, _, parts = f"{amount:.{decimals}f}".partition(".")
+    return f"{whole}.{parts.rstrip('0'):0<2}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from edgecloud.units import money
+
 from .decision import Candidate, Cascade, Decision
-from .reason import percent, price, seconds
+from .reason import percent, seconds
 
 FEW_SCORES = 3
 
@@ -49,11 +51,11 @@ def _candidate(number: int, one: Candidate, currency: str) -> str:
     warm = f", {one.warm_tokens} tokens warm" if one.warm_tokens else ""
     timely = f", in time with {percent(one.in_time)}" if one.in_time < 1 else ""
     guessed = "" if one.answers_seen else ", a guess"
-    leaving = f", leaving a warm prefix {price(one.switch_cost)}" if one.switch_cost else ""
+    leaving = f", leaving a warm prefix {money(one.switch_cost)}" if one.switch_cost else ""
     return (
         f"{number}. {one.engine}: right with {percent(one.p_ok.mean)} ({percent(one.p_ok.low)} to "
         f"{percent(one.p_ok.high)}, {one.p_ok.source}), gain {one.gain:+.0%}, "
-        f"costs {price(one.cost)} {currency} (at most {price(one.worst_cost)}), "
+        f"costs {money(one.cost)} {currency} (at most {money(one.worst_cost)}), "
         f"first token {seconds(one.first_token_s.p50)} (P90 {seconds(one.first_token_s.p90)}), "
         f"whole {seconds(one.total_s.p50)} (P90 {seconds(one.total_s.p90)}{guessed}){timely}{warm}{leaving}, "
         f"utility {one.utility:.4f}."

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 
 from edgecloud.settings import Settings
+from edgecloud.units import money
 
 from .decision import Allowed, FilterName, RankMode, Removed
 from .facts import Facts
@@ -165,8 +166,8 @@ def _money(facts: Facts, view: EngineView, world: World, settings: Settings) -> 
     for budget in world.budgets:
         if cost > budget.left:
             return "budget", (
-                f"may cost {cost:.4f} {world.currency} and the {budget.scope}'s budget of {budget.limit:g} "
-                f"has {max(budget.left, 0.0):.4f} left"
+                f"may cost {money(cost)} {world.currency} and the {budget.scope}'s budget of "
+                f"{money(budget.limit)} has {money(max(budget.left, 0.0))} left"
             )
     return None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgecloud.units import money
+
 from .decision import Candidate, Cascade, FilterName, Removed
 from .utility import Weights, felt_s
 
@@ -53,7 +55,7 @@ def _difference(
     best, other = ranked[0], ranked[1]
     if best.utility < other.utility:
         return f"a toss-up with {other.engine}, and a question like it went here"
-    money = 1.0 + weights.budget_price
+    worth = 1.0 + weights.budget_price
     chances = f"{percent(best.p_ok.mean)} against {percent(other.p_ok.mean)}"
     timely = f"{percent(best.in_time)} against {percent(other.in_time)}"
     terms = [
@@ -66,8 +68,8 @@ def _difference(
             f"more likely in time ({timely}) than {other.engine}",
         ),
         (
-            money * (other.cost - best.cost),
-            f"cheaper ({price(best.cost)} against {price(other.cost)} {currency}) than {other.engine}",
+            worth * (other.cost - best.cost),
+            f"cheaper ({money(best.cost)} against {money(other.cost)} {currency}) than {other.engine}",
         ),
         (
             weights.second_value * (felt_s(other.total_s, weights) - felt_s(best.total_s, weights)),
@@ -81,11 +83,6 @@ def _difference(
 
 def percent(chance: float) -> str:
     return f"{chance:.0%}"
-
-
-def price(amount: float) -> str:
-    """Money with the digits that a price of a request needs: 0, 0.00052, 1.25."""
-    return "0" if amount == 0 else f"{amount:.2g}" if amount < 1 else f"{amount:.2f}"
 
 
 def seconds(duration: float) -> str:

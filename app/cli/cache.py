@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgecloud.errors import BadRequest, NotFound
+from edgecloud.units import money
 
 from ..text_files import write_private
 from . import cache_prefixes as prefixes
@@ -167,7 +168,7 @@ def _rows(stats: Stats, bound: float) -> list[tuple[str, ...]]:
         ("kept answers", f"{stats.entries}, {stats.bytes / 1e6:.1f} MB"),
         ("requests", str(stats.lookups)),
         ("answered from here", f"{hits}{share}: {stats.exact_hits} exact, {stats.semantic_hits} similar"),
-        ("saved", f"{stats.seconds_saved:.0f} s, {stats.cost_saved:.4f} in money"),
+        ("saved", f"{stats.seconds_saved:.0f} s, {money(stats.cost_saved)} in money"),
         ("checked", f"{stats.audits} similar ones computed after all, {stats.audits_wrong} of them wrong"),
         ("called wrong", f"{stats.blamed} by you"),
         ("wrong of 100 requests", f"{_estimate(stats.wrong_per_100)}; {bound:g} are allowed"),

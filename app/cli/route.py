@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from edgecloud.types import ChatRequest, Message
+from edgecloud.units import money
 
 from .group import ListingGroup
 from .shell import State, local_time, print_json, print_table, print_text
@@ -55,7 +56,7 @@ def history(state: State, limit: int, as_json: bool) -> None:
                 row["outcome"] if row["cache"] in ("off", "miss") else f"{row['outcome']} ({row['cache']})",
                 f"{row['prompt_tokens']} + {row['completion_tokens']} tokens",
                 f"{row['total_s']:.1f} s",
-                f"{row['cost']:.6f}",
+                money(row["cost"]),
             )
             for row in rows
         ]

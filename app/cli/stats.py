@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgecloud.units import money
+
 from .shell import State, print_json, print_table, print_text
 
 if TYPE_CHECKING:
@@ -49,8 +51,8 @@ def stats(state: State, days: int, as_json: bool) -> None:
     print_text("\n".join(["", *plot(daily, settings.budget.currency)]))
     for budget in budgets:
         print_text(
-            f"{budget['name']}: {budget['spent']:.6g} of {budget['limit']:g} {settings.budget.currency} "
-            f"spent, {budget['reserved']:.6g} reserved"
+            f"{budget['name']}: {money(budget['spent'])} of {money(budget['limit'])} "
+            f"{settings.budget.currency} spent, {money(budget['reserved'])} reserved"
         )
 
 
@@ -78,7 +80,7 @@ def _row(sums: EngineSums) -> tuple[str, ...]:
         f"{sums.prompt_tokens:,}",
         f"{share:.0%}",
         f"{sums.completion_tokens:,}",
-        f"{sums.cost:.4f}",
+        money(sums.cost),
         f"{sums.ttft_s:.2f} s",
         f"{sums.tokens_per_s:.0f} tokens/s",
     )
@@ -94,7 +96,8 @@ def plot(daily: Sequence[EngineSums], currency: str) -> list[str]:
         tokens = sum(each.prompt_tokens + each.completion_tokens for each in of_day)
         cost = sum(each.cost for each in of_day)
         bar = _bar(requests / most)
-        lines.append(f"{day}  {bar:<{BAR}}  {requests:,} requests, {tokens:,} tokens, {cost:.4f} {currency}")
+        took = f"{requests:,} requests, {tokens:,} tokens, {money(cost)} {currency}"
+        lines.append(f"{day}  {bar:<{BAR}}  {took}")
     return lines
 
 

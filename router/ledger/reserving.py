@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from edgecloud.errors import BudgetExceeded
 from edgecloud.storage import Owner
+from edgecloud.units import money
 
 from ..money import amount
 
@@ -103,7 +104,7 @@ def _exceeded(limit: Limit, left: int, nano: int, currency: str) -> BudgetExceed
     if limit.ends_at is not None:
         until = f" until {datetime.fromtimestamp(limit.ends_at):%Y-%m-%d %H:%M}"
     return BudgetExceeded(
-        f"This may cost up to {amount(nano):.6g} {currency}, and budget.{limit.name} has "
-        f"{amount(max(0, left)):.6g} left{until}: allow fewer tokens, ask a model on this machine, "
+        f"This may cost up to {money(amount(nano))} {currency}, and budget.{limit.name} has "
+        f"{money(amount(max(0, left)))} left{until}: allow fewer tokens, ask a model on this machine, "
         "or raise the budget."
     )

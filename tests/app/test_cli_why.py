@@ -130,7 +130,7 @@ def test_what_ended_before_anybody_was_chosen_is_not_said_to_have_meant_one_engi
 def test_budgets_are_shown_with_what_is_left(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGECLOUD_BUDGET__PER_DAY", "0.5")
     house.run("ask", "hi", "--mode", "pool")
-    assert "budget.per_day: 2e-05 of 0.5 USD spent, 0 reserved" in house.run("stats").stdout
+    assert "budget.per_day: 0.00002 of 0.50 USD spent, 0 reserved" in house.run("stats").stdout
 
 
 def test_what_was_decided_in_a_chat_goes_with_it_and_its_cost_stays(house: House) -> None:

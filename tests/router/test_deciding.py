@@ -181,7 +181,8 @@ def test_every_line_of_an_explanation_is_a_sentence_about_the_numbers() -> None:
 
     assert text.splitlines()[0] == "cloud was tried first: more likely right (80% against 30%) than laptop."
     assert (
-        "1. cloud: right with 80% (70% to 90%, the test), gain +50%, costs 0.0039 USD (at most 0.035)" in text
+        "1. cloud: right with 80% (70% to 90%, the test), gain +50%, costs 0.00395 USD (at most 0.0347)"
+        in text
     )
     assert "Taken by capability (context): tiny holds 512 tokens; the prompt has 930" in text
     assert "It might leave this machine for cloud." in text

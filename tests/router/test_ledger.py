@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_refused_with_what_is_left_and_nothing_is_kept(ledg
     day = limits(per_day=1.0)
     ledger.reserve("req-1", day, nano(0.9))
     with pytest.raises(
-        BudgetExceeded, match=r"up to 0\.2 USD, and budget\.per_day has 0\.1 left until 2026-12-01 00:00"
+        BudgetExceeded, match=r"up to 0\.20 USD, and budget\.per_day has 0\.10 left until 2026-12-01 00:00"
     ):
         ledger.reserve("req-2", day, nano(0.2))
     assert spent(ledger, day)[0] == (0, nano(0.9))

@@ -69,7 +69,13 @@ def test_a_reroute_is_in_the_details() -> None:
 
 @pytest.mark.parametrize(
     ("amount", "currency", "text"),
-    [(0, "USD", "free"), (0.004, "USD", "$0.0040"), (1.5, "EUR", "€1.50"), (0.00002, "XYZ", "0.000020 XYZ")],
+    [
+        (0, "USD", "free"),
+        (0.004, "USD", "$0.004"),
+        (1.5, "EUR", "€1.50"),
+        (3.4e-8, "USD", "$0.000000034"),
+        (0.00002, "XYZ", "0.00002 XYZ"),
+    ],
 )
 def test_money_keeps_digits_that_say_something(amount: float, currency: str, text: str) -> None:
     assert words.money(amount, currency) == text
