@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -311,9 +312,10 @@ class RemoteEngine:
         path.
         """
         self._connection.permit()
+        # The entry's limits are for answers: here only silence counts, and what is said names no setting.
         try:
             return await self._connection.json(
-                method, path, self._patience(None, ASIDE_S), body=body, silence_s=ASIDE_S
+                method, path, self._patience(None, math.inf), body=body, silence_s=ASIDE_S
             )
         except UpstreamError as error:
             if needs and error.upstream_status in (404, 405):
@@ -334,7 +336,8 @@ class RemoteEngine:
 
     async def _touch(self, path: str) -> None:
         self._connection.permit()
-        response = await self._connection.open("GET", path, self._patience(None, ASIDE_S), silence_s=ASIDE_S)
+        patience = self._patience(None, math.inf)
+        response = await self._connection.open("GET", path, patience, silence_s=ASIDE_S)
         response.close()
 
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgecloud.errors import BadRequest, NotFound
+from edgecloud.errors import BadRequest, NotFound, UpstreamError
+from edgecloud.units import money
 
-from .shell import State, note, print_json, print_table, print_text
+from .shell import State, complain, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from edgecloud.settings import PoolEntry, Settings
@@ -28,7 +29,7 @@ def list_(state: State, as_json: bool) -> None:
         print_json(rows)
         return
     if not rows:
-        note("There are none yet: edgecloud pool add NAME URL")
+        say_none()
     print_table(
         [
             (
@@ -36,9 +37,7 @@ def list_(state: State, as_json: bool) -> None:
                 row["model"],
                 " ".join(row["urls"]),
                 "this machine" if row["local"] else row["region"] or "elsewhere",
-                f"{row['price_in']:g} / {row['price_out']:g} {row['currency']}"
-                if row["price_out"]
-                else "free",
+                _price(row["price_in"], row["price_out"], row["currency"]),
                 f"{row['context']:,} tokens" if row["context"] else "",
                 f"{row['tokens_per_s']:.0f} tokens/s" if row["tokens_per_s"] else "",
                 row["resting"],
@@ -103,7 +102,8 @@ def add(
             document["pool"] = [fields]
 
     rewrite(change)
-    note(f"Added. Try it: edgecloud pool test {name}")
+    print_text(_added(fields, found=model is None))
+    note(f"Try it: edgecloud pool test {name}")
 
 
 @click.command()
@@ -150,7 +150,20 @@ def reprice(state: State, name: str, days: int | None) -> None:
     )
     since = (month or 0.0) if days is None else now - days * 86400.0
     difference = state.ledger().reprice(name, billed_price(entry, settings.budget), since)
-    print_text(f"{difference / 1e9:+.6f} {settings.budget.currency}")
+    sign = "+" if difference > 0 else ""
+    print_text(f"{sign}{money(difference / 1e9)} {settings.budget.currency}")
+
+
+def say_none() -> None:
+    """Say that there are no servers, and how there would be: on stderr, a list of none is empty."""
+    complain("There are no pools yet: `edgecloud pool add NAME URL` adds one.", 0)
+
+
+def addresses_of(entry: PoolEntry) -> list[str]:
+    """Host and port of each of its addresses, in the order of the config."""
+    from urllib.parse import urlsplit
+
+    return [urlsplit(url).netloc or url for url in (entry.url, *(each.url for each in entry.replicas))]
 
 
 def entry_named(settings: Settings, name: str) -> PoolEntry:
@@ -179,6 +192,21 @@ def _facts(entry: PoolEntry, learnt: Any) -> dict[str, Any]:
         "tokens_per_s": decode[len(decode) // 2] if decode else 0.0,
         "resting": resting[0] if resting else "",
     }
+
+
+def _price(price_in: float, price_out: float, currency: str) -> str:
+    """Money for a million tokens, in and out."""
+    return f"{money(price_in)} / {money(price_out)} {currency}" if price_in or price_out else "free"
+
+
+def _added(fields: dict[str, Any], *, found: bool) -> str:
+    """What was taken: the model (`found` where the server told it), the addresses, the price."""
+    where = ", ".join([fields["url"], *(each["url"] for each in fields.get("replicas", ()))])
+    price = _price(fields.get("price_in", 0), fields.get("price_out", 0), fields.get("currency", "USD"))
+    per = "" if price == "free" else " for a million tokens in / out"
+    model = fields["model"]
+    told = f"{model}, the one model that it lists" if found else f"{model}, as you say: it was not asked"
+    return f"Added {fields['name']} at {where} ({price}{per}), with the model {told}."
 
 
 def _check_name(name: str, settings: Settings) -> None:
@@ -222,7 +250,14 @@ def _only_model(fields: dict[str, Any], settings: Settings) -> str:
     from edgecloud.settings import PoolEntry
 
     entry = PoolEntry.model_validate({**fields, "model": "?", "replicas": ()})
-    models = asyncio.run(_models(entry, settings))
+    try:
+        models = asyncio.run(_models(entry, settings))
+    except UpstreamError as error:
+        raise UpstreamError(
+            f"{error.message} Nothing was added: if it is still starting, try again in a while; --model adds "
+            "it unasked.",
+            upstream_status=error.upstream_status,
+        ) from error
     if len(models) == 1:
         return models[0]
     known = ", ".join(models[:12]) or "none"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -13,15 +14,17 @@ import click
 from edgecloud.errors import DeadlineExceeded, EdgeCloudError, UpstreamError
 from edgecloud.types import ChatRequest, Done, Message, Sampling, TextDelta
 
-from .pool_entries import AS_JSON, entry_named
-from .shell import State, print_json, print_table
+from .pool_entries import AS_JSON, addresses_of, entry_named, say_none
+from .shell import State, print_json, print_text
 
 if TYPE_CHECKING:
     from edgecloud.engine import Engine
     from edgecloud.settings import PoolEntry, Settings
 
+    from ..upstreams import Deployment
+
 PROMPT = "Say hello."
-PATIENCE_S = 60.0
+PATIENCE_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,58 +42,88 @@ class Finding:
 
 @click.command()
 @click.argument("names", nargs=-1)
+@click.option(
+    "--timeout",
+    "patience_s",
+    type=click.FloatRange(0, min_open=True),
+    default=PATIENCE_S,
+    show_default=True,
+    help="Seconds for each address; more where a model is loaded first.",
+)
 @AS_JSON
 @click.pass_context
-def test(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
-    """Ask NAMES (or all) for a few tokens, at each address. Exit code 1 if one fails.
+def test(ctx: click.Context, names: tuple[str, ...], patience_s: float, as_json: bool) -> None:
+    """Ask NAMES (or all) for a few tokens, at each address, all at once. Exit code 1 if one fails.
 
     A server that you pay for is paid for these tokens too.
     """
     state: State = ctx.obj
     settings = state.settings()
-    for name in names:
-        entry_named(settings, name)
-    findings = asyncio.run(_test_all(state, settings, names))
+    entries = [entry_named(settings, name) for name in dict.fromkeys(names)] or list(settings.pool)
+    if not entries:
+        say_none()
+    show = (lambda finding: None) if as_json else _printer(entries)
+    findings = asyncio.run(_test_all(state, settings, entries, patience_s, show))
     if as_json:
         print_json([dataclasses.asdict(finding) for finding in findings])
-    else:
-        print_table(
-            [("ok" if each.ok else "fail", each.name, each.address, each.detail) for each in findings]
-        )
     ctx.exit(0 if all(finding.ok for finding in findings) else 1)
 
 
-async def _test_all(state: State, settings: Settings, names: tuple[str, ...]) -> list[Finding]:
+def _printer(entries: Sequence[PoolEntry]) -> Callable[[Finding], None]:
+    """Prints findings as they come, in columns: how wide these are is known before."""
+    name_width = max((len(entry.name) for entry in entries), default=0)
+    addresses = [address for entry in entries for address in addresses_of(entry)]
+    address_width = max(map(len, addresses), default=0)
+
+    def show(each: Finding) -> None:
+        verdict = "ok  " if each.ok else "fail"
+        print_text(f"{verdict}  {each.name:<{name_width}}  {each.address:<{address_width}}  {each.detail}")
+
+    return show
+
+
+async def _test_all(
+    state: State,
+    settings: Settings,
+    entries: Sequence[PoolEntry],
+    patience_s: float,
+    show: Callable[[Finding], None],
+) -> list[Finding]:
+    """What each address did, in the order of the config; each is shown as soon as it is known."""
     from ..catalog import Catalog
     from ..world import Engines
 
     catalog = Catalog(settings)
     engines = Engines(settings, catalog, None)
-    findings = []
+    upstreams = {entry.name: engines.of_pool(entry) for entry in entries}
+
+    async def ask(entry: PoolEntry, deployment: Deployment) -> Finding:
+        finding = await _test(entry, deployment.name, deployment.engine, patience_s)
+        show(finding)
+        return finding
+
     try:
-        ledger = state.ledger()
-        for entry in settings.pool:
-            if names and entry.name not in names:
-                continue
-            upstream = engines.of_pool(entry)
-            for deployment in upstream.deployments:
-                finding = await _test(entry, deployment.name, deployment.engine)
-                findings.append(finding)
-                upstream.learn_context(finding.context)
-            kept = ledger.engines().get(entry.name, (0.0, {}))[1]
-            ledger.keep_engines({entry.name: {**kept, "context": upstream.state()["context"]}})
+        findings = await asyncio.gather(
+            *(ask(entry, each) for entry in entries for each in upstreams[entry.name].deployments)
+        )
     finally:
         await catalog.aclose()
+    ledger = state.ledger() if entries else None
+    for finding in findings:
+        upstreams[finding.name].learn_context(finding.context)
+    for name, upstream in upstreams.items() if ledger is not None else ():
+        kept = ledger.engines().get(name, (0.0, {}))[1]
+        ledger.keep_engines({name: {**kept, "context": upstream.state()["context"]}})
     return findings
 
 
-async def _test(entry: PoolEntry, address: str, engine: Engine) -> Finding:
+async def _test(entry: PoolEntry, address: str, engine: Engine, patience_s: float) -> Finding:
     name = entry.name
     request = ChatRequest(
         messages=(Message("user", PROMPT),),
         max_tokens=16,
         sampling=Sampling(temperature=0.0),
-        deadline_s=PATIENCE_S,
+        deadline_s=patience_s,
         journal=False,
     )
     began = time.monotonic()
@@ -108,7 +141,8 @@ async def _test(entry: PoolEntry, address: str, engine: Engine) -> Finding:
         context = (await engine.capabilities()).context
     except DeadlineExceeded:
         what = "come to the end of its few tokens" if first_s else "begin to answer"
-        return Finding(name, address, False, f"{name} did not {what} within {PATIENCE_S:g} s.")
+        said = f"{name} did not {what} within {patience_s:g} s: it is busy, still loads its model, or hangs."
+        return Finding(name, address, False, said)
     except EdgeCloudError as error:
         return Finding(name, address, False, await _explained(entry, engine, error))
     rest_s = time.monotonic() - began - first_s

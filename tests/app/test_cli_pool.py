@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +12,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from edgecloud.app.cli.main import edgecloud
+from edgecloud.app.cli.pool_test import Finding
 from edgecloud.app.cli.shell import State
 from edgecloud.config.loading import load
-from edgecloud.errors import BadRequest, NotFound
+from edgecloud.errors import BadRequest, NotFound, UpstreamError
+from edgecloud.pool.client import RemoteEngine
+from edgecloud.settings import PoolEntry
 from tests.ground.gguf_files import write_gguf
 from tests.support.fake_engine import FakeEngine
 from tests.support.live import Live, live_server
@@ -168,7 +173,60 @@ def test_an_address_that_is_no_api_is_told(server: Live) -> None:
     assert "check its url, which usually ends in /v1" in found(f"{server.url}/v2/x", "--model", "tiny")
 
 
-def test_a_server_that_never_begins_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgecloud.app.cli.pool_test.PATIENCE_S", 0.5)
+def test_a_server_that_hangs_is_given_up_and_the_others_are_told_before(server: Live) -> None:
     with live_server(FakeEngine(name="tiny", hang_at=0)) as live:
-        assert "did not begin to answer within 0.5 s" in found(f"{live.url}/v1", "--model", "tiny")
+        pool("add", "stuck", f"{live.url}/v1", "--model", "tiny")
+        pool("add", "box", f"{server.url}/v1", "--model", "tiny", "--replica", "http://127.0.0.1:9/v1")
+        result = pool("test", "--timeout", "0.5")
+        assert result.exit_code == 1
+        lines = result.stdout.splitlines()
+        assert "stuck did not begin to answer within 0.5 s" in lines[-1], "what hangs comes last"
+        assert {line.split()[0] for line in lines[:2]} == {"ok", "fail"}
+        found = json.loads(pool("test", "stuck", "--json", "--timeout", "0.5").stdout)
+        assert [(each["name"], each["ok"]) for each in found] == [("stuck", False)]
+
+
+def test_all_addresses_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def together(entry: PoolEntry, address: str, *_: object) -> Finding:
+        asked.append(address)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        return Finding(entry.name, address, len(asked) == 2, "fine")
+
+    monkeypatch.setattr("edgecloud.app.cli.pool_test._test", together)
+    for name in ("a", "b"):
+        pool("add", name, f"http://{name}:8000/v1", "--model", "m")
+    assert sorted(pool("test").stdout.splitlines()) == ["ok    a  a:8000  fine", "ok    b  b:8000  fine"]
+
+
+def test_where_there_are_none_it_is_said_how_there_would_be() -> None:
+    for command in ("list", "test"):
+        result = pool(command)
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert "no pools yet: `edgecloud pool add NAME URL` adds one" in result.stderr
+
+
+def test_what_was_added_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def models(_: RemoteEngine) -> list[str]:
+        return ["tiny"]
+
+    monkeypatch.setattr(RemoteEngine, "models", models)
+    told = pool("add", "box", "http://a/v1").stdout
+    assert told == "Added box at http://a/v1 (free), with the model tiny, the one model that it lists.\n"
+    told = pool("add", "big", "http://b/v1", "--model", "b-1", "--price-in", "0.5", "--price-out", "2").stdout
+    assert told == (
+        "Added big at http://b/v1 (0.50 / 2.00 USD for a million tokens in / out), "
+        "with the model b-1, as you say: it was not asked.\n"
+    )
+
+
+def test_a_server_that_still_starts_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgecloud.pool.client.ASIDE_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(UpstreamError) as caught:
+        pool("add", "early", f"http://127.0.0.1:{silent.getsockname()[1]}/v1")
+    assert caught.value.message.startswith(
+        "early did not answer for 0.3 s. Nothing was added: if it is still"
+    )
+    assert load().pool == ()
