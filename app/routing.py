@@ -169,6 +169,9 @@ class Routing:
         """Put those that were admitted in order."""
         facts = measured(admitted.facts, request)
         quality, facts = await self._estimating(request, facts, admitted)
+        if admitted.is_choice:
+            # The search for a kept answer waited for the same vector: it goes on in its thread meanwhile.
+            await asyncio.sleep(0)
         world, allowed = admitted.world, admitted.allowed
         return Plan(facts, world, allowed, order(facts, allowed, world, quality, self._settings))
 
