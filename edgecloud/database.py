@@ -33,7 +33,7 @@ class Database:
     """
 
     def __init__(self, path: Path, migrations: Sequence[Migration], *, busy_s: float = BUSY_S) -> None:
-        self._path = path
+        self.path = path
         self._busy_s = self._patience_s = busy_s
         self._lock = threading.RLock()
         self._writer = _writers.setdefault(path.absolute(), threading.RLock())
@@ -44,7 +44,7 @@ class Database:
         """Whether the path still names the file that is open here: what is written to a deleted or replaced
         one is gone.
         """
-        return _identity(self._path) == self._file
+        return _identity(self.path) == self._file
 
     def wait_at_most(self, seconds: float | None) -> None:
         """How long to wait for another process's transaction from now on; None: as when it was opened."""
@@ -62,7 +62,7 @@ class Database:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, storage_errors(self._path):
+        with self._lock, storage_errors(self.path):
             yield self._connection
 
     @contextmanager
@@ -86,7 +86,7 @@ class Database:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         if not self._writer.acquire(timeout=self._patience_s):
-            raise DatabaseLocked(f"{self._path.name} is being written to; try again when that is done.")
+            raise DatabaseLocked(f"{self.path.name} is being written to; try again when that is done.")
         try:
             yield
         finally:

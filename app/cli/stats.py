@@ -12,6 +12,7 @@ import click
 
 from edgecloud.units import money
 
+from ..tally import NOBODY, first_of
 from .shell import State, print_json, print_table, print_text
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from ...router.ledger import EngineSums, Ledger
 
-DAY_S = 86400.0
 BAR = 32
 
 
@@ -28,9 +28,12 @@ BAR = 32
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 @click.pass_obj
 def stats(state: State, days: int, as_json: bool) -> None:
-    """Show what was asked of which engine, what it took and what it cost."""
+    """Show what was asked of which engine, what it took and what it cost, today and on the days before.
+
+    What you stopped yourself has not failed.
+    """
     settings, ledger = state.settings(), state.ledger()
-    since = time.time() - days * DAY_S
+    since = first_of(days)
     totals, daily = ledger.sums_since(since), ledger.sums_since(since, by_day=True)
     budgets = _budgets(settings, ledger)
     if as_json:
@@ -60,6 +63,7 @@ HEAD = (
     "engine",
     "requests",
     "failed",
+    "stopped",
     "hits",
     "tokens in",
     "of it cached",
@@ -73,9 +77,10 @@ HEAD = (
 def _row(sums: EngineSums) -> tuple[str, ...]:
     share = sums.cached_tokens / sums.prompt_tokens if sums.prompt_tokens else 0.0
     return (
-        sums.engine or "none: refused",
+        sums.engine or NOBODY,
         f"{sums.requests:,}",
         f"{sums.failed:,}",
+        f"{sums.interrupted:,}",
         f"{sums.cache_hits:,}",
         f"{sums.prompt_tokens:,}",
         f"{share:.0%}",

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any, Protocol, TypeVar
 
 from edgecloud.errors import StorageError
@@ -120,10 +121,19 @@ class Store:
     async def show(self, chat_id: str) -> Chat:
         return await self._do(lambda history: history.show(chat_id))
 
-    async def receipts_since(self, since: float) -> list[tuple[float, Receipt]]:
-        """Receipts of all chats from a moment on, oldest first, with their times."""
-        rows = await self._do(lambda history: history.receipts_since(since))
-        return [(at, receipts.parse(stored)) for at, stored in rows]
+    async def requests_since(self, since: float) -> list[tuple[float, str, Receipt]]:
+        """Requests from a moment on, oldest first: when, how they ended, the receipt. They are the ledger's,
+        as `edgecloud stats` adds them up: of all doors, and also of chats that are deleted since.
+        """
+
+        def read(history: History) -> list[tuple[float, str, Receipt]]:
+            from ...router.ledger import Ledger
+
+            with closing(Ledger(history.path)) as ledger:
+                rows = ledger.requests_since(since)
+            return [(at, outcome, receipts.parse(stored)) for at, outcome, stored in rows]
+
+        return await self._do(read)
 
     async def raw_receipts(self, chat_id: str) -> Mapping[str, Mapping[str, Any]]:
         return await self._do(lambda history: history.receipts(chat_id))

@@ -39,13 +39,15 @@ class RequestEntry:
 @dataclass(frozen=True, slots=True)
 class EngineSums:
     """What one engine did on one local day (`2026-11-30`), or in all (`day` is ""). `engine` is "" for
-    requests that nobody was asked. Speeds are medians over its answers.
+    requests that were over before anybody was asked. Who asked broke off those `interrupted`; they have not
+    failed. Tokens are those that were computed, speeds medians over its own whole answers that say something.
     """
 
     day: str
     engine: str
     requests: int
     failed: int
+    interrupted: int
     cache_hits: int
     prompt_tokens: int
     cached_tokens: int

@@ -13,6 +13,9 @@ from .entries import EngineSums
 
 HITS = ("exact", "semantic")
 
+INTERRUPTED = "interrupted"
+"""The outcome of a request that whoever asked broke off."""
+
 MIN_PREFIX = 4
 """Digits that the beginning of a request's id must have to stand for it."""
 
@@ -113,6 +116,14 @@ def recent(connection: sqlite3.Connection, limit: int) -> list[dict[str, Any]]:
     return [dict(zip(names, (*row[:-1], amount(row[-1])), strict=True)) for row in rows]
 
 
+def requests_since(connection: sqlite3.Connection, since: float) -> list[tuple[float, str, dict[str, Any]]]:
+    """Requests from a moment on, oldest first: when, how they ended, and the receipt."""
+    rows = connection.execute(
+        "SELECT created, outcome, receipt FROM requests WHERE created >= ? ORDER BY created", (since,)
+    )
+    return [(created, outcome, json.loads(text)) for created, outcome, text in rows]
+
+
 def sums(connection: sqlite3.Connection, since: float, *, by_day: bool) -> tuple[EngineSums, ...]:
     """One line for each engine since then, or for each day and engine."""
     column = "day" if by_day else "''"
@@ -128,12 +139,13 @@ def sums(connection: sqlite3.Connection, since: float, *, by_day: bool) -> tuple
 
 def _summed(day: str, engine: str, rows: list[tuple[Any, ...]]) -> EngineSums:
     asked = [row for row in rows if row[3] not in HITS]
-    answered = [row for row in asked if row[2] == "ok"]
+    answered = [row for row in asked if row[2] == "ok" and row[6]]
     return EngineSums(
         day,
         engine,
         requests=len(rows),
-        failed=sum(row[2] != "ok" for row in rows),
+        failed=sum(row[2] not in ("ok", INTERRUPTED) for row in rows),
+        interrupted=sum(row[2] == INTERRUPTED for row in rows),
         cache_hits=sum(row[3] in HITS for row in rows),
         prompt_tokens=sum(row[4] for row in asked),
         cached_tokens=sum(row[5] for row in asked),
@@ -141,5 +153,5 @@ def _summed(day: str, engine: str, rows: list[tuple[Any, ...]]) -> EngineSums:
         cost=amount(sum(row[7] for row in rows)),
         ttft_s=median([row[8] for row in answered] or [0.0]),
         total_s=median([row[9] for row in answered] or [0.0]),
-        tokens_per_s=median([row[10] for row in answered] or [0.0]),
+        tokens_per_s=median([row[10] for row in answered if row[10]] or [0.0]),
     )

@@ -173,6 +173,11 @@ class Ledger(Database):
         with self._reading() as connection:
             return reading.recent(connection, limit)
 
+    def requests_since(self, since: float) -> list[tuple[float, str, dict[str, Any]]]:
+        """Every request since then (Unix seconds), oldest first: when, its outcome, its receipt."""
+        with self._reading() as connection:
+            return reading.requests_since(connection, since)
+
     def sums_since(self, since: float, *, by_day: bool = False) -> tuple[EngineSums, ...]:
         """What each engine did since then (Unix seconds), or on each day since then, in order of days."""
         with self._reading() as connection:

@@ -127,6 +127,23 @@ def test_what_ended_before_anybody_was_chosen_is_not_said_to_have_meant_one_engi
     assert house.run("why").stdout == "It ended (interrupted) before anybody was chosen.\n"
 
 
+def test_what_was_broken_off_has_not_failed_and_is_not_called_refused(house: House) -> None:
+    with closing(Ledger(house.path)) as ledger:
+        now = time.time()
+        for number, (outcome, engine) in enumerate(
+            [("interrupted", ""), ("interrupted", "small"), ("no_route", ""), ("ok", "small")]
+        ):
+            ledger.settle(entry(f"req-{number}", now, outcome=outcome, engine=engine), [], ())
+    engines = {
+        each["engine"]: (each["requests"], each["failed"], each["interrupted"])
+        for each in json.loads(house.run("stats", "--json").stdout)["engines"]
+    }
+    assert engines == {"": (2, 1, 1), "small": (2, 0, 1)}
+    table = house.run("stats").stdout
+    assert "stopped" in table.splitlines()[0]
+    assert "refused" not in table
+
+
 def test_budgets_are_shown_with_what_is_left(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGECLOUD_BUDGET__PER_DAY", "0.5")
     house.run("ask", "hi", "--mode", "pool")
@@ -147,7 +164,7 @@ def test_what_was_decided_in_a_chat_goes_with_it_and_its_cost_stays(house: House
 
 def test_bars_are_in_proportion_and_never_nothing() -> None:
     def day(name: str, requests: int) -> EngineSums:
-        return EngineSums(name, "x", requests, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+        return EngineSums(name, "x", requests, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
 
     lines = plot([day("a", 1000), day("b", 500), day("c", 1)], "USD")
     assert [line.count("█") for line in lines] == [32, 16, 0]

@@ -113,13 +113,18 @@ def week(now: float) -> Stats:
         wait = 0.1 + (number * 37 % 50) / 90 + (number % 17 == 0) * 0.8
         hit = CacheInfo("exact" if number % 9 == 0 else "miss", age_s=60.0)
         receipts.append(
-            (at, replace(receipt, ttft_s=wait, cache=hit, prompt_tokens=tokens, cached_tokens=tokens // 2))
+            (
+                at,
+                "ok",
+                replace(receipt, ttft_s=wait, cache=hit, prompt_tokens=tokens, cached_tokens=tokens // 2),
+            )
         )
     return summarise(receipts, now=now, midnight=now - 0.6 * DAY_S)
 
 
 def save(user: Driven, name: str) -> None:
     user.app.clear_notifications()
+    user.chat.unsay()
     (FOLDER / f"{name}.svg").write_text(user.app.export_screenshot(title="edgecloud"), encoding="utf-8")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, OptionList
 
+from edgecloud.app.books import Books
 from edgecloud.app.tui.app import EdgeCloudApp
 from edgecloud.app.tui.ports import Store
 from edgecloud.app.tui.screens.compare import CompareScreen
@@ -267,11 +268,13 @@ async def test_two_models_answer_side_by_side_and_one_is_picked(tmp_path: Path) 
 
 async def test_the_dashboard_adds_up_what_was_asked(tmp_path: Path) -> None:
     settings = Settings(budget=BudgetSettings(per_day=1.0))
-    async with driven(make_app(tmp_path, FakeEngine(name="fake"), settings=settings), size=(160, 50)) as user:
+    app = make_app(tmp_path, FakeEngine(name="fake"), settings=settings)
+    app.gateway.books = Books(lambda: Ledger(tmp_path / "edgecloud.db"))  # type: ignore[attr-defined]
+    async with driven(app, size=(160, 50)) as user:
         await user.ask("one")
         await user.ask("two")
         await user.pilot.press("f3")
-        await until(lambda: "2 answers" in user.screen_text())
+        await until(lambda: "2 requests" in user.screen_text())
 
         assert "today free of $1.00" in user.screen_text()
         for mark in ("20 h ago", "now", "6 d ago", "today", " ms"):

@@ -18,20 +18,18 @@ from textual_plotext import PlotextPlot
 from edgecloud.errors import EdgeCloudError
 from edgecloud.settings import BudgetSettings
 
+from ...tally import NOBODY, first_of
 from ..keys import bound, keys_of
 from ..ports import Gateway, Store
 from ..render.table import Table
 from ..state.receipt import money, seconds
-from ..state.stats import DAY_S, Stats, Sums, quantile, summarise
+from ..state.stats import Stats, Sums, quantile, summarise
 from ..state.ticks import ago, round_amount, round_marks, short
 from ..widgets.flow import Flow
 from ..widgets.label import Label, plain
 
 DAYS = 7
 REFRESH_S = 5.0
-
-NONE_ASKED = "none: refused"
-"""What stands for the engine where a request was refused before any was asked."""
 
 NARROW = 100
 """Columns below which the plots stand below each other."""
@@ -84,11 +82,11 @@ class DashboardScreen(Screen[None]):
         now = time.time()
         midnight = time.mktime((*time.localtime(now)[:3], 0, 0, 0, 0, 0, -1))
         try:
-            receipts = await self.store.receipts_since(midnight - (DAYS - 1) * DAY_S)
+            requests = await self.store.requests_since(first_of(DAYS))
         except EdgeCloudError as error:
             self.query_one("#today", Label).show(error.message)
             return
-        self.show(summarise(receipts, now=now, midnight=midnight, days=DAYS))
+        self.show(summarise(requests, now=now, midnight=midnight, days=DAYS))
         self.query_one("#now", Label).show(await self._now())
 
     def show(self, stats: Stats) -> None:
@@ -142,24 +140,39 @@ def today_line(today: Sums, budget: BudgetSettings) -> str:
     """What today took, against what it may take."""
     spent = money(today.cost, budget.currency)
     limit = f" of {money(budget.per_day, budget.currency)}" if budget.per_day is not None else ""
-    failed = f", {today.failed:,} failed" if today.failed else ""
+    ends = (f", {today.failed:,} failed" if today.failed else "") + (
+        f", {today.interrupted:,} stopped" if today.interrupted else ""
+    )
     return (
-        f"today {spent}{limit} · {today.answers:,} answers{failed} · {today.prompt_tokens:,} tokens in, "
+        f"today {spent}{limit} · {today.requests:,} requests{ends} · {today.prompt_tokens:,} tokens in, "
         f"{today.completion_tokens:,} out · {today.reused:.0%} of the prompts reused"
     )
 
 
 def engine_table(engines: dict[str, Sums], currency: str) -> Table:
     """A row an engine."""
-    header = ("engine", "answers", "failed", "in", "out", "wait p50", "p95", "tokens/s", "hits", "price")
+    header = (
+        "engine",
+        "requests",
+        "failed",
+        "interrupted",
+        "in",
+        "out",
+        "wait p50",
+        "p95",
+        "tokens/s",
+        "hits",
+        "price",
+    )
     rows = [
         (
-            plain(name or NONE_ASKED),
+            plain(name or NOBODY),
             *map(
                 Content,
                 (
-                    f"{sums.answers:,}",
+                    f"{sums.requests:,}",
                     f"{sums.failed:,}",
+                    f"{sums.interrupted:,}",
                     f"{sums.prompt_tokens:,}",
                     f"{sums.completion_tokens:,}",
                     _seconds(quantile(sums.waits, 0.5)),

@@ -1,4 +1,4 @@
-"""What the receipts of some days add up to: money, tokens, speed and hits, in all and by engine."""
+"""What the requests of some days add up to: money, tokens, speed and hits, in all and by engine."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ from dataclasses import dataclass, field
 
 from edgecloud.types import Receipt
 
+from ....router.latency import quantile as quantile_of
+from .receipt import is_hit
+
 HOUR_S = 3600.0
 DAY_S = 86400.0
 
 
 @dataclass(slots=True)
 class Sums:
-    """Of some answers, and of how many tries that failed. `waits` are seconds to the first word, `speeds`
-    tokens a second, one an answer.
+    """Of some requests, as `edgecloud stats` counts them: who asked broke off those `interrupted`, and tokens
+    are those that were computed. `waits` are seconds to the first word, `speeds` tokens a second, one a whole
+    answer that was no kept one.
     """
 
-    answers: int = 0
+    requests: int = 0
     failed: int = 0
+    interrupted: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -28,19 +33,19 @@ class Sums:
     waits: list[float] = field(default_factory=list)
     speeds: list[float] = field(default_factory=list)
 
-    def add(self, receipt: Receipt) -> None:
-        if has_failed(receipt):
-            self.failed += 1
-        else:
-            self.answers += 1
+    def add(self, outcome: str, receipt: Receipt) -> None:
+        self.requests += 1
+        self.interrupted += outcome == "interrupted"
+        self.failed += outcome not in ("ok", "interrupted")
+        self.cost += receipt.cost
+        self.asked_cache += receipt.cache.verdict != "off"
+        if is_hit(receipt):
+            self.hits += 1
+            return
         self.prompt_tokens += receipt.prompt_tokens
         self.cached_tokens += receipt.cached_tokens
         self.completion_tokens += receipt.completion_tokens
-        self.cost += receipt.cost
-        self.asked_cache += receipt.cache.verdict != "off"
-        if receipt.cache.verdict in ("exact", "semantic"):
-            self.hits += 1
-        elif receipt.completion_tokens:
+        if outcome == "ok" and receipt.completion_tokens:
             self.waits.append(receipt.ttft_s)
             if receipt.tokens_per_s:
                 self.speeds.append(receipt.tokens_per_s)
@@ -64,19 +69,24 @@ class Stats:
 
 
 def summarise(
-    receipts: Iterable[tuple[float, Receipt]], *, now: float, midnight: float, hours: int = 24, days: int = 7
+    requests: Iterable[tuple[float, str, Receipt]],
+    *,
+    now: float,
+    midnight: float,
+    hours: int = 24,
+    days: int = 7,
 ) -> Stats:
-    """Add up receipts with their times, oldest first; times are seconds since the epoch."""
+    """Add up requests, oldest first: when (seconds since the epoch), the outcome, the receipt."""
     today, everything = Sums(), Sums()
     engines: dict[str, Sums] = {}
     tokens, cost = [0] * hours, [0.0] * days
-    for at, receipt in receipts:
-        everything.add(receipt)
-        engines.setdefault(receipt.engine, Sums()).add(receipt)
+    for at, outcome, receipt in requests:
+        everything.add(outcome, receipt)
+        engines.setdefault(receipt.engine, Sums()).add(outcome, receipt)
         if at >= midnight:
-            today.add(receipt)
+            today.add(outcome, receipt)
         hours_ago = int((now - at) / HOUR_S)
-        if 0 <= hours_ago < hours:
+        if 0 <= hours_ago < hours and not is_hit(receipt):
             tokens[-1 - hours_ago] += receipt.prompt_tokens + receipt.completion_tokens
         days_ago = 0 if at >= midnight else 1 + int((midnight - at) / DAY_S)
         if days_ago < days:
@@ -84,17 +94,8 @@ def summarise(
     return Stats(today, everything, engines, tuple(tokens), tuple(cost), tuple(everything.waits[-100:]))
 
 
-def has_failed(receipt: Receipt) -> bool:
-    """Whether there was no answer. One that was stopped is one, as far as it came."""
-    if receipt.cache.verdict in ("exact", "semantic"):
-        return False
-    if not receipt.attempts:
-        return not receipt.completion_tokens
-    return receipt.attempts[-1].outcome not in ("ok", "interrupted")
-
-
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """The value that this share of the values does not exceed; None of nothing."""
-    if not values:
-        return None
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+    """The value below which this share of the values lie, between two of them by proportion; None of
+    nothing.
+    """
+    return quantile_of(values, share) if values else None
