@@ -16,6 +16,7 @@ from edgecloud.units import MB, megabytes, size
 
 from ..databases import open_answers
 from . import findings
+from .pool_findings import pool_findings
 from .shell import State, print_json, print_table
 
 if TYPE_CHECKING:
@@ -90,6 +91,11 @@ def run_checks(state: State) -> Iterator[Check]:
             failed.add(name)
         except Exception as error:
             yield Check(name, "fail", f"The check broke down: {type(error).__name__}: {error}.")
+    # Without them there are answers from this machine, so what is wrong with one is no failure of it.
+    for name, is_well, found in pool_findings(settings):
+        yield Check(f"pool {name}", "ok" if is_well else "warn", found)
+    if not settings.pool:
+        yield Check("pools", "ok", "none; `edgecloud pool add NAME URL` adds one")
 
 
 def _settings_detail() -> str:

@@ -15,6 +15,7 @@ from edgecloud.errors import DeadlineExceeded, EdgeCloudError, UpstreamError
 from edgecloud.types import ChatRequest, Done, Message, Sampling, TextDelta
 
 from .pool_entries import AS_JSON, addresses_of, entry_named, say_none
+from .pool_findings import no_such_model
 from .shell import State, print_json, print_text
 
 if TYPE_CHECKING:
@@ -171,5 +172,4 @@ async def _explained(entry: PoolEntry, engine: Engine, error: EdgeCloudError) ->
         return error.message
     if entry.model in listed or not listed:
         return error.message
-    known = ", ".join(listed[:12])
-    return f"{entry.name} has no model {entry.model}: set its model to one that it lists ({known})."
+    return no_such_model(entry, listed)

@@ -9,6 +9,8 @@ import pytest
 
 from edgecloud.cache.records import Embedded
 from tests.cache.building import SPACE, make_answer, make_cache, make_key, make_vector
+from tests.support.fake_engine import FakeEngine
+from tests.support.live import live_server
 
 from .shell import edgecloud
 
@@ -132,3 +134,30 @@ def test_offline_with_a_distant_model_is_found(tmp_path: Path) -> None:
     assert code == 1
     assert found["model"][0] == "fail"
     assert found["offline"] == ("ok", "on: only this machine is connected to")
+
+
+def test_each_pool_is_asked_without_being_paid_and_what_is_wrong_is_no_failure(tmp_path: Path) -> None:
+    engine = FakeEngine(name="tiny")
+    with live_server(engine) as live, live_server(engine, api_keys=("a-key-of-sixteen-letters",)) as shut:
+        entries = [
+            {"name": "well", "url": f"{live.url}/v1", "model": "tiny"},
+            {"name": "other", "url": f"{live.url}/v1", "model": "huge"},
+            {"name": "shut", "url": f"{shut.url}/v1", "model": "tiny"},
+            {"name": "gone", "url": "http://127.0.0.1:9/v1", "model": "tiny"},
+            {"name": "unset", "url": f"{live.url}/v1", "model": "tiny", "api_key": "env:NO_SUCH_KEY"},
+        ]
+        found = findings(tmp_path, EDGECLOUD_POOL=json.dumps(entries))[1]
+    told = {name.removeprefix("pool "): found[name] for name in found if name.startswith("pool ")}
+    assert told["well"] == ("ok", f"tiny at {live.url}/v1, answers")
+    assert {name for name, (verdict, _) in told.items() if verdict == "warn"} == told.keys() - {"well"}
+    assert "has no model huge" in told["other"][1]
+    assert "refused our key" in told["shut"][1]
+    assert "refused the connection" in told["gone"][1]
+    assert "NO_SUCH_KEY, which is not set" in told["unset"][1]
+    assert engine.requests == [], "nobody was asked for tokens"
+
+
+def test_offline_only_pools_on_this_machine_are_asked(tmp_path: Path) -> None:
+    entries = [{"name": "far", "url": "http://192.0.2.1:8000/v1", "model": "m"}]
+    found = findings(tmp_path, EDGECLOUD_POOL=json.dumps(entries), EDGECLOUD_OFFLINE="1")[1]
+    assert found["pool far"] == ("ok", "m at http://192.0.2.1:8000/v1; not asked, since offline mode is on")
