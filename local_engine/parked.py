@@ -60,14 +60,14 @@ class ParkedPrefixes:
         return let_go
 
     def best_match(self, tokens: Sequence[int]) -> tuple[Parked | None, int]:
-        """The state that shares the longest prefix with `tokens`, the smallest of equals, and how long that
-        is.
+        """The state that shares the longest prefix with `tokens`, and how long that is. Of equals the smallest,
+        and whoever used which: the same prompt is to find the same, to the last bit.
         """
         best: Parked | None = None
         longest = 0
         for parked in self._entries:
             length = common_prefix(parked.tokens, tokens)
-            if length > longest or (best and length == longest and len(parked.tokens) < len(best.tokens)):
+            if length > longest or (best and length == longest and _rank(parked) < _rank(best)):
                 best, longest = parked, length
         return best, longest
 
@@ -84,3 +84,7 @@ class ParkedPrefixes:
 
     def _budget(self) -> int:
         return min(self._most_bytes, (available_memory() + self.num_bytes) // 8)
+
+
+def _rank(parked: Parked) -> tuple[int, list[int]]:
+    return len(parked.tokens), parked.tokens

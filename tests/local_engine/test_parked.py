@@ -39,6 +39,17 @@ def test_of_equals_the_one_that_is_quicker_to_copy_is_taken() -> None:
     assert (found.tokens, length) == ([1, 2, 8], 2)
 
 
+def test_the_same_is_found_whoever_was_used_last() -> None:
+    parked = ParkedPrefixes(1 << 20)
+    for last in (5, 4):
+        parked.add(Parked([1, 2, last], state(1)))
+    for _ in range(3):
+        found, _ = parked.best_match([1, 2, 3])
+        assert found is not None
+        assert found.tokens == [1, 2, 4]
+        parked.touch(found)
+
+
 def test_a_state_that_another_one_contains_goes() -> None:
     parked = ParkedPrefixes(1 << 20)
     parked.add(Parked([1, 2], state(5)))
