@@ -19,6 +19,7 @@ from edgecloud.types import Capabilities, Timings, Usage
 from ..router.balance import Outstanding, Replica, choose
 from ..router.breaker import Breaker, Lease, Snapshot
 from ..router.latency import LOCAL_PRIOR, REMOTE_PRIOR, Estimates
+from ..router.ledger import AnswerEntry
 from ..router.money import Price
 from ..router.world import BreakerView, EngineKind, EngineView
 
@@ -204,6 +205,15 @@ class Upstream:
         """Take in how many weights the endpoint says its model has, where nobody knew."""
         if self.parameters is None and num_parameters > 0:
             self.parameters = num_parameters / 1e9
+
+    def learn_from(self, answers: Sequence[AnswerEntry]) -> None:
+        """Take in answers of the past, oldest first: of this model only, by any of its names."""
+        file = getattr(self.deployments[0].engine, "file", None)
+        names = {self.name, self.model, getattr(file, "name", self.model)}
+        for each in answers:
+            if each.model in names:
+                decode_s = each.usage.completion_tokens / each.tokens_per_s if each.tokens_per_s else 0.0
+                self.estimates.learn(each.usage, Timings(ttft_s=each.ttft_s, decode_s=decode_s))
 
     def state(self) -> dict[str, Any]:
         """What is worth keeping for the next process, as JSON."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
@@ -19,6 +20,9 @@ from .probing import Prober
 from .upstreams import IN_PROCESS, Deployment, Upstream, remote_upstream
 
 log = logging.getLogger(__name__)
+
+LOOK_BACK = 16
+"""Answers that are looked up in the ledger: enough to be no guess, and few enough to be outweighed soon."""
 
 KEEP_EVERY_S = 30.0
 """How often what was learnt is written down while requests come."""
@@ -181,6 +185,21 @@ class Engines:
         for name, (updated, state) in kept.items():
             if name in upstreams:
                 upstreams[name].restore(state, time.time() - updated)
+        await self._learn_from_ledger(upstreams.values())
+
+    async def _learn_from_ledger(self, upstreams: Iterable[Upstream]) -> None:
+        """Of an engine that no router has measured, the ledger may tell: where the first pool is new, the
+        model of this machine has answered for long, and is no guess beside it.
+        """
+        if self._books is None:
+            return
+        for upstream in upstreams:
+            if upstream.estimates.num_seen or upstream.deployments[0].name != IN_PROCESS:
+                continue
+            name = upstream.name
+            with suppress(StorageError):
+                answers = await self._books.do(lambda ledger, name=name: ledger.last_answers(name, LOOK_BACK))
+                upstream.learn_from(answers[::-1])
 
 
 def _share_sizes(upstreams: Sequence[Upstream]) -> None:

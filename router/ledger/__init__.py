@@ -7,8 +7,8 @@
 Sums are kept by account and period (`budgets.Limit`), so a check costs the same after a million requests.
 """
 
-from .entries import AttemptEntry, EngineSums, RequestEntry
+from .entries import AnswerEntry, AttemptEntry, EngineSums, RequestEntry
 from .store import Ledger
 from .tables import MIGRATIONS
 
-__all__ = ["MIGRATIONS", "AttemptEntry", "EngineSums", "Ledger", "RequestEntry"]
+__all__ = ["MIGRATIONS", "AnswerEntry", "AttemptEntry", "EngineSums", "Ledger", "RequestEntry"]

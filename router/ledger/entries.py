@@ -37,6 +37,16 @@ class RequestEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerEntry:
+    """How fast one whole answer was, as its receipt has it."""
+
+    model: str
+    usage: Usage
+    ttft_s: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSums:
     """What one engine did on one local day (`2026-11-30`), or in all (`day` is ""). `engine` is "" for
     requests that were over before anybody was asked. Who asked broke off those `interrupted`; they have not

@@ -8,8 +8,10 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
+from edgecloud.types import Usage
+
 from ..money import amount
-from .entries import EngineSums
+from .entries import AnswerEntry, EngineSums
 
 HITS = ("exact", "semantic")
 
@@ -122,6 +124,17 @@ def requests_since(connection: sqlite3.Connection, since: float) -> list[tuple[f
         "SELECT created, outcome, receipt FROM requests WHERE created >= ? ORDER BY created", (since,)
     )
     return [(created, outcome, json.loads(text)) for created, outcome, text in rows]
+
+
+def last_answers(connection: sqlite3.Connection, engine: str, limit: int) -> list[AnswerEntry]:
+    """An engine's own last whole answers, the latest first."""
+    rows = connection.execute(
+        """SELECT model, prompt_tokens, completion_tokens, cached_tokens, ttft_s, tokens_per_s FROM requests
+           WHERE engine = ? AND outcome = 'ok' AND cache NOT IN (?, ?) AND completion_tokens > 0
+           ORDER BY created DESC LIMIT ?""",
+        (engine, *HITS, limit),
+    )
+    return [AnswerEntry(model, Usage(*tokens), ttft_s, rate) for model, *tokens, ttft_s, rate in rows]
 
 
 def sums(connection: sqlite3.Connection, since: float, *, by_day: bool) -> tuple[EngineSums, ...]:

@@ -15,7 +15,7 @@ from edgecloud.storage import BUSY_S, this_process
 
 from . import accounts, reading, reserving
 from .deleted import is_deleted, note_deleted
-from .entries import AttemptEntry, EngineSums, RequestEntry
+from .entries import AnswerEntry, AttemptEntry, EngineSums, RequestEntry
 from .tables import MIGRATIONS
 
 if TYPE_CHECKING:
@@ -172,6 +172,11 @@ class Ledger(Database):
         """The last requests, the latest first."""
         with self._reading() as connection:
             return reading.recent(connection, limit)
+
+    def last_answers(self, engine: str, limit: int) -> list[AnswerEntry]:
+        """How fast an engine's own last whole answers were, the latest first."""
+        with self._reading() as connection:
+            return reading.last_answers(connection, engine, limit)
 
     def requests_since(self, since: float) -> list[tuple[float, str, dict[str, Any]]]:
         """Every request since then (Unix seconds), oldest first: when, its outcome, its receipt."""

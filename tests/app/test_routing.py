@@ -295,6 +295,19 @@ async def test_what_was_learnt_of_engines_is_there_for_the_next_process(tmp_path
     await fresh.close()
 
 
+async def test_what_was_answered_before_the_first_pool_is_no_guess_beside_it(tmp_path: Path) -> None:
+    alone = House(tmp_path, local=FakeEngine([b"one ", b"two ", b"three ", b"four ", b"five"], name="small"))
+    for _ in range(20):
+        await alone.answer(ask())
+    await alone.close()
+    house = House(tmp_path, pool())
+    story = await house.gateway.explain(ask(mode="local"))
+    (candidate,) = story["decision"]["candidates"]
+    assert candidate["answers_seen"] == 16
+    assert "a guess" not in "".join(story["sentences"])
+    await house.close()
+
+
 # cases: R36
 async def test_the_turns_of_one_conversation_stay_at_one_address(tmp_path: Path) -> None:
     urls = ("b", "c", "d")

@@ -23,6 +23,7 @@ from edgecloud.errors import (
     UpstreamError,
 )
 from edgecloud.router.facts import Privacy
+from edgecloud.router.ledger import AnswerEntry
 from edgecloud.settings import BudgetSettings, PoolEntry
 from edgecloud.types import ChatRequest, Constraint, Message, NamedTool, Timings, Tool, Usage
 from tests.support.fake_engine import FakeEngine
@@ -191,3 +192,12 @@ def test_facts_hold_what_is_needed_and_no_text() -> None:
     assert (facts.needs.tools, facts.needs.json, facts.needs.images) == (True, True, True)
     assert not needs_of(ChatRequest(prompt="x", tools=request.tools, tool_choice="none")).tools
     assert 200 <= estimated_tokens(request) <= 300
+
+
+def test_answers_of_the_past_tell_the_speed_of_the_model_that_gave_them() -> None:
+    upstream = big()
+    past = [AnswerEntry(model, Usage(100, 50), 0.4, 100.0) for model in ("another", upstream.model)]
+    upstream.learn_from(past)
+    assert upstream.estimates.num_seen == 1
+    upstream.learn_from(past * 4)
+    assert upstream.estimates.decode_rate.p50 == pytest.approx(100.0)
