@@ -50,7 +50,9 @@ def _difference(
         chance = percent(cascade.p_accept)
         return f"drafted here first: good enough with a chance of {chance}, else {cascade.escalate}"
     if len(ranked) == 1:
-        taken = [f"{entry.engine}: {TAKEN[entry.filter]}" for entry in removed if entry.filter != "name"]
+        if any(entry.filter == "name" for entry in removed):
+            return "asked for by name"
+        taken = [f"{entry.engine}: {TAKEN[entry.filter]}" for entry in removed]
         return f"the only one left ({'; '.join(taken)})" if taken else "the only engine there is"
     best, other = ranked[0], ranked[1]
     if best.utility < other.utility:

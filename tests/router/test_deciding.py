@@ -17,6 +17,7 @@ from edgecloud.router.explain import explain
 from edgecloud.router.facts import Privacy, PrivacyReason
 from edgecloud.router.filter import FILTERS, filter
 from edgecloud.router.priors import PriorQuality
+from edgecloud.router.privacy import ASKED, PINNED
 from edgecloud.router.rank import order, rank
 from edgecloud.router.refusal import refusal, wait_s
 from edgecloud.router.world import Budget
@@ -172,19 +173,17 @@ def test_every_line_of_an_explanation_is_a_sentence_about_the_numbers() -> None:
         [
             Neighbour("mmlu-17", 0.83, {"small": 0.0, "large": 1.0}),
             Neighbour("llmrouter-5", 0.5, dict(zip("abcd", [0.9, 0.4, 0.0, 0.0], strict=True))),
-            Neighbour("llmrouter-6", 0.4, dict(zip("abcd", [1.0, 0.0, 1.0, 0.5], strict=True))),
-            Neighbour("llmrouter-7", 0.3, dict.fromkeys("abcd", 0.0)),
+            Neighbour("llmrouter-6", 0.48, dict(zip("abcd", [1.0, 0.0, 1.0, 0.5], strict=True))),
+            Neighbour("llmrouter-7", 0.45, dict.fromkeys("abcd", 0.0)),
         ],
     )
 
     text = "\n".join(explain(rank(facts, filter(facts, world, SETTINGS), world, quality, SETTINGS)))
 
     assert text.splitlines()[0] == "cloud was tried first: more likely right (80% against 30%) than laptop."
-    assert (
-        "1. cloud: right with 80% (70% to 90%, the test), gain +50%, costs 0.00395 USD (at most 0.0347)"
-        in text
-    )
+    assert "1. cloud: right with 80% (70% to 90%, the test), gain +50%, utility 0.0" in text
     assert "Taken by capability (context): tiny holds 512 tokens; the prompt has 930" in text
+    assert "   It costs 0.00395 USD (at most 0.0347), first token 1.9 s (P90 3.9 s), whole 10.4 s" in text
     assert "It might leave this machine for cloud." in text
     assert "money counted 2.00 times (price of the budget 1.00)" in text
     assert "Near this question (similarity 0.83): mmlu-17, scores small 0, large 1." in text
@@ -196,6 +195,47 @@ def test_every_line_of_an_explanation_is_a_sentence_about_the_numbers() -> None:
     assert "tiny could have been asked if the prompt were 674 tokens shorter." in text
 
 
+def test_an_explanation_says_nothing_that_decided_nothing_and_keeps_its_lines_short() -> None:
+    world = make_world(make_local(), make_hosted())
+    many = dict(
+        zip([f"a-model-with-a-long-name-{number}" for number in range(9)], [1.0] * 4 + [0.0] * 5, strict=True)
+    )
+    quality = FixedQuality(
+        {"laptop": (0.2, 0.3, 0.4), "cloud": (0.7, 0.8, 0.9)},
+        [Neighbour("llmrouter-5", 0.41, many), Neighbour("llmrouter-6", 0.39, many)],
+    )
+    facts = make_facts()
+    lines = explain(rank(facts, filter(facts, world, SETTINGS), world, quality, SETTINGS))
+
+    assert max(map(len, lines)) <= 110
+    assert [line for line in lines if line.startswith("Near")] == [
+        "Near this question (similarity 0.41): llmrouter-5, 4 of 9 models right."
+    ]
+    assert not any(line.startswith(("The budget", "Spending")) for line in lines)
+
+
+def test_of_the_only_one_no_chance_is_told_that_nobody_looked_for() -> None:
+    named = make_facts(covers=("cloud",))
+    alone = make_world(make_local())
+    world = make_world()
+    lines = explain(rank(named, filter(named, world, SETTINGS), world, PriorQuality(), SETTINGS))
+    assert lines[0] == "cloud was tried first: asked for by name."
+    assert lines[2].startswith("1. cloud: costs 0.0")
+    lines = explain(
+        rank(make_facts(), filter(make_facts(), alone, SETTINGS), alone, PriorQuality(), SETTINGS)
+    )
+    assert lines[0] == "laptop was tried first: the only engine there is."
+    assert not any("right with" in line for line in lines)
+
+
+def test_a_wish_reads_as_one() -> None:
+    facts = make_facts(privacy=Privacy(True, (ASKED, PINNED)))
+    lines = explain(
+        rank(facts, filter(facts, make_world(), SETTINGS), make_world(), PriorQuality(), SETTINGS)
+    )
+    assert "Kept on this machine: you asked for it, the chat is pinned to this machine." in lines
+
+
 def test_an_explanation_of_a_private_request_says_what_kept_it() -> None:
     facts = make_facts(privacy=Privacy(True, (PrivacyReason("pii:id", "it holds an identity number"),)))
     world = make_world()
@@ -203,7 +243,7 @@ def test_an_explanation_of_a_private_request_says_what_kept_it() -> None:
 
     lines = explain(rank(facts, allowed, world, PriorQuality(), SETTINGS))
 
-    assert "Kept on this machine for pii:id." in lines
+    assert "Kept on this machine: pii:id." in lines
     assert "Nothing left this machine." in lines
 
 
