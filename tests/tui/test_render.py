@@ -32,6 +32,19 @@ def test_numbers_begin_where_the_list_does_and_stand_right() -> None:
     assert rows("9. nine\n10. ten") == [" 9. nine", "10. ten"]
 
 
+def test_the_lines_of_a_poem_stay_lines_in_a_list_and_in_bold_too() -> None:
+    assert rows("Rain on the *roof\nall* night.\n\n- Ada\n  12 High Street\n\n> one\n> two") == [
+        "Rain on the roof",
+        "all night.",
+        "",
+        "• Ada",
+        "  12 High Street",
+        "",
+        "▎ one",
+        "▎ two",
+    ]
+
+
 def test_task_items_have_boxes() -> None:
     assert rows("- [x] done\n- [ ] not") == ["☑ done", "☐ not"]
 

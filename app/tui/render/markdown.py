@@ -163,7 +163,9 @@ def _cell(node: SyntaxTreeNode) -> Content:
 
 
 def _inline(nodes: Sequence[SyntaxTreeNode]) -> list[Content]:
-    """Inline content, a `Content` a line: hard breaks end one, soft ones are spaces."""
+    """Inline content, a `Content` a line. Soft breaks end one too: models that chat mean the lines that they
+    write, of a poem or an address, and so they were shown while they came.
+    """
     lines: list[list[tuple[str, str] | str]] = [[]]
     for node in nodes:
         _add(node, "", lines)
@@ -176,9 +178,7 @@ def _add(node: SyntaxTreeNode, style: str, lines: list[list[tuple[str, str] | st
             lines[-1].append((node.content, style) if style else node.content)
         case "code_inline":
             lines[-1].append((node.content, f"{style} $text-warning".strip()))
-        case "softbreak":
-            lines[-1].append(" ")
-        case "hardbreak":
+        case "softbreak" | "hardbreak":
             lines.append([])
         case "image":
             lines[-1].append((f"[{node.content or 'image'}] {node.attrs.get('src', '')}", "italic"))
