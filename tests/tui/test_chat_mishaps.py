@@ -110,8 +110,40 @@ async def test_enter_in_the_search_waits_for_the_hits_of_its_words(tmp_path: Pat
         assert user.app.focused is field
         field.value = "dog"
         await until(lambda: listed.option_count and (listed.get_option_at_index(0).id or "").count("/"))
+        await user.do("/new")
+        field.focus()
         await user.pilot.press("enter")
-        assert user.app.focused is listed
+        await until(lambda: user.session.title == "a dog")
+
+
+async def test_enter_before_the_hits_are_there_opens_the_first_of_them(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path), size=(120, 36)) as user:
+        await user.ask("a dog")
+        await user.do("/new")
+        user.chat.query_one("#search", Input).focus()
+        await press_at_once(user, *"dog", "enter")
+        await until(lambda: user.session.title == "a dog")
+
+
+async def test_who_comes_back_to_the_search_begins_another(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path), size=(120, 36)) as user:
+        await user.ask("a dog")
+        field, listed = user.chat.query_one("#search", Input), user.chat.query_one(ChatList)
+        listed.focus()
+        await user.pilot.press(*"dog")
+        await user.pilot.press("ctrl+o", "ctrl+o")
+        assert (user.app.focused, field.value) == (listed, "")
+
+        await user.pilot.press(*"dog")
+        user.chat.prompt.focus()
+        await user.pilot.pause()
+        listed.focus()
+        await user.pilot.press(*"do")
+        assert field.value == "do"
+
+        await user.do("/search dog")
+        await user.pilot.press(*"a d")
+        assert field.value == "a d"
 
 
 async def test_a_search_that_takes_for_ever_holds_nothing_up_and_gives_way_to_the_next(

@@ -11,7 +11,7 @@ from edgecloud.errors import BadRequest
 
 from ...chat_files import default_name, export_chat, import_chat
 from ..screens.dialogs import AskText, Confirm
-from ..widgets.sidebar import ChatList, Sidebar
+from ..widgets.sidebar import Sidebar
 
 if TYPE_CHECKING:
     from ..chat_view import ChatView
@@ -28,7 +28,7 @@ async def toggle(screen: ChatView, _: str) -> None:
         screen.prompt.focus()
     else:
         sidebar.display = True
-        screen.query_one(ChatList).focus()
+        sidebar.begin()
 
 
 async def all_(screen: ChatView, _: str) -> None:
@@ -43,6 +43,7 @@ async def search(screen: ChatView, words: str) -> None:
     field.focus()
     if words:
         field.value = words
+    field.select_all()
 
 
 async def rename(screen: ChatView, title: str, chat_id: str | None = None) -> None:

@@ -76,6 +76,10 @@ class Sidebar(Vertical):
     def __init__(self) -> None:
         super().__init__()
         self._found_for: str | None = None
+        self._opens_for: str | None = None
+        """The words at whose first hit Enter was pressed before it was there."""
+        self._is_left = False
+        """Whether somebody was elsewhere since the words were typed: other letters are another search."""
         """The words whose hits are listed; None while those of others are, or all chats."""
 
     def compose(self) -> ComposeResult:
@@ -113,6 +117,9 @@ class Sidebar(Vertical):
             for id, hit in by_id.items()
         ]
         self._fill(options or [Option("  nothing found", disabled=True)], None)
+        if self._opens_for == words and options:
+            self._open_first()
+        self._opens_for = None
 
     def _fill(self, options: list[Option], current: str | None) -> None:
         listed = self.query_one(ChatList)
@@ -126,20 +133,45 @@ class Sidebar(Vertical):
     @on(Input.Changed, "#search")
     def words_changed(self, event: Input.Changed) -> None:
         event.stop()
+        self._opens_for = None
         self.post_message(self.Searched())
 
     @on(Input.Submitted, "#search")
     def search_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        # Not before the hits of just these words are there: what is listed until then was not meant.
-        if event.value == (self._found_for or ""):
+        # What is listed until the hits of just these words are there was not meant.
+        if not event.value.strip():
             self.query_one(ChatList).focus()
+        elif event.value == self._found_for:
+            self._open_first()
+        else:
+            self._opens_for = event.value
+
+    def _open_first(self) -> None:
+        listed = self.query_one(ChatList)
+        listed.highlighted = 0
+        listed.action_select()
+
+    def begin(self) -> None:
+        """Somebody comes to the list: all chats, and no words from last time."""
+        self.query_one("#search", Input).value = ""
+        self.query_one(ChatList).focus()
+
+    def on_descendant_blur(self) -> None:
+        # Not when the focus moved between the field and the list.
+        self.call_later(self._look_away)
+
+    def _look_away(self) -> None:
+        focused = self.screen.focused
+        self._is_left = focused is None or self not in focused.ancestors
 
     @on(ChatList.Typed)
     def typed_in_list(self, event: ChatList.Typed) -> None:
         event.stop()
         field = self.query_one("#search", Input)
         self.screen.set_focus(field)  # at once: the letters behind it are meant for it too
+        if self._is_left:
+            self._is_left, field.value = False, ""
         field.cursor_position = len(field.value)
         field.insert_text_at_cursor(event.character)
 
