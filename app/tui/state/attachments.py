@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,13 @@ MAX_IMAGE_BYTES = 8 * 2**20
 _MENTION = re.compile(r"(?<!\S)@(?:\"([^\"]+)\"|(\S+))")
 _ATTACHED = re.compile(r"^--- (.+) ---$", re.MULTILINE)
 _IMAGE_NAMES = re.compile(r"\.(?:png|jpe?g|gif|webp|bmp|tiff?|heic|heif|avif|svg|ico)$", re.IGNORECASE)
+_FILE_NAMES = re.compile(
+    rf"^(?:~|\.{{0,2}}/)[^()\"'`=]*$|{_IMAGE_NAMES.pattern}|[\w-]\.(?:txt|md|rst|log|csv|tsv|jsonl?|ya?ml|toml|ini|cfg"
+    r"|conf|xml|html?|css|tex|pdf|docx?|xlsx?|pptx?|odt|py|ipynb|js|ts|tsx|jsx|sh|sql|c|cc|cpp|h|hpp|rs|go|java|rb"
+    r"|php|diff|patch|env|lock)$",
+    re.IGNORECASE,
+)
+"""What is written as a path, or with an ending that files have: not `@alice`, `@app.route`, `@types/node`."""
 _IMAGE_TYPES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
@@ -41,13 +49,15 @@ class Prompt:
 
 def gather(typed: str) -> Prompt:
     """The prompt that was typed, with the files it mentions. An `@name` that is no file stays a word, but
-    that of an image is a mistake: nobody would see that it did not go along.
+    one that is written as a file's is a mistake: nobody would see that it did not go along.
 
-    Raises `BadRequest` for a file that is there and cannot be sent, and for an image that is not there.
+    Raises `BadRequest` for a file that is there and cannot be sent, for one that is not there, for a folder.
     """
     parts, images, paths = [typed], [], mentioned(typed)
     for name in _names(typed):
-        if _IMAGE_NAMES.search(name) and not is_file(name):
+        if _is(Path.is_dir, name):
+            raise BadRequest(f"{name[:200]} is a folder: name a file in it, or leave the @ out.")
+        if _FILE_NAMES.search(name) and not _is(Path.exists, name):
             raise BadRequest(f"There is no file {name[:200]}: check its name, or leave the @ out.")
     for path in paths:
         media_type = image_type(path)
@@ -118,9 +128,13 @@ def shown(text: str) -> tuple[str, list[tuple[str, int]]]:
 
 def is_file(name: str | Path) -> bool:
     """Whether there is a file of this name; a name that can't be one is none."""
+    return _is(Path.is_file, name)
+
+
+def _is(kind: Callable[[Path], bool], name: str | Path) -> bool:
     try:
-        return Path(name).expanduser().is_file()
-    except OSError:
+        return kind(Path(name).expanduser())
+    except (OSError, RuntimeError):  # no such user's home
         return False
 
 

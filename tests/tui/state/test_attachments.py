@@ -23,7 +23,19 @@ def test_a_mentioned_file_is_sent_under_its_name_and_shown_by_it(tmp_path: Path)
 
 
 def test_an_at_sign_that_names_no_file_is_a_word() -> None:
-    assert gather("ask @alice about a@b.example").text == "ask @alice about a@b.example"
+    typed = 'ask @alice about a@b.example, @types/node, @app.get("/x.py") and @pytest.fixture'
+    assert gather(typed).text == typed
+
+
+@pytest.mark.parametrize("name", ["nosuch.txt", "./nosuch", "/nowhere/at/all", "~/nosuch", "src/nosuch.PY"])
+def test_what_is_written_as_a_file_and_is_none_is_said_before_anything_is_sent(name: str) -> None:
+    with pytest.raises(BadRequest, match=f"There is no file {name}: check its name"):
+        gather(f"look at @{name}, please")
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="is a folder: name a file in it"):
+        gather(f"look at @{tmp_path}")
 
 
 def test_a_name_with_spaces_is_quoted(tmp_path: Path) -> None:
