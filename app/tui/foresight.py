@@ -11,26 +11,31 @@ from edgecloud.errors import BadRequest, EdgeCloudError
 from edgecloud.types import ChatRequest, Message, ModelCard
 
 from .ports import Gateway
-from .session import Route, Session
+from .session import Session
 from .state.attachments import Prompt, mentioned
-from .state.preview import CHARACTERS_PER_TOKEN, Preview, of_story, preview, refuses_images, resolve
+from .state.preview import Preview, of_story, preview, refuses_images, resolve
+from .state.token_guess import guess
+from .state.waiting import Route
 
-FRAME = 4 * CHARACTERS_PER_TOKEN
-"""Characters that a template's marks around one message are as long as: about four tokens."""
+FRAME = 4
+"""Tokens of a template's marks around one message."""
 
-OWN_SYSTEM = 20 * CHARACTERS_PER_TOKEN
-"""What many templates say to the model by themselves where there is no system prompt."""
+OWN_SYSTEM = 20
+"""Tokens that many templates say to the model by themselves where there is no system prompt."""
 
 log = logging.getLogger(__name__)
 
 
 class Foresight:
-    """`cards` are the models there are. What the router said holds until `forget`."""
+    """`cards` are the models there are. What the router said holds until `forget`; how far a guess of tokens
+    was off, once they were counted, for every guess after it.
+    """
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self.cards: list[ModelCard] = []
         self._told: Preview | None = None
+        self._off_by = 1.0
 
     def forget(self) -> None:
         """Something changed: what the router said was about something else."""
@@ -40,7 +45,7 @@ class Foresight:
         """As far as is known without asking."""
         if self._told is not None:
             return self._told
-        return preview(route.model or session.preferences.model, self.cards, _length(session, typed))
+        return preview(route.model or session.preferences.model, self.cards, self._tokens(session, typed))
 
     def waits_for(self, model: str) -> str:
         """What an answer of this model waits for before anything is heard; empty if that is not known."""
@@ -76,6 +81,7 @@ class Foresight:
             asked = replace(asked, model=card.id)
         try:
             story = await self.gateway.explain(asked)
+            await self._count(asked, _guess(session, typed))
             self._told = self.of_story(story, session, typed)
         except EdgeCloudError as error:
             self._told = Preview(error.message, False, 0)
@@ -85,14 +91,23 @@ class Foresight:
 
     def of_story(self, story: Mapping[str, Any], session: Session, typed: str) -> Preview:
         """What the router's word on a draft means, in one line."""
-        return of_story(story, _length(session, typed))
+        return of_story(story, self._tokens(session, typed))
+
+    async def _count(self, asked: ChatRequest, guessed: int) -> None:
+        """Let the tokenizer of a model that is in memory count; none is loaded for it."""
+        card = resolve(asked.model, self.cards)
+        if card is not None and card.engine != "pool" and card.loaded and guessed:
+            self._off_by = await self.gateway.count_tokens(replace(asked, model=card.id)) / guessed
+
+    def _tokens(self, session: Session, typed: str) -> int:
+        return round(_guess(session, typed) * self._off_by)
 
 
-def _length(session: Session, typed: str) -> int:
-    """Characters of the whole request, what a template puts around them among them."""
+def _guess(session: Session, typed: str) -> int:
+    """Tokens of the whole request, what a template puts around its texts among them."""
     messages = session.conversation.messages(session.conversation.head)
     if not messages and not typed:
         return 0
-    system = len(session.preferences.system) or OWN_SYSTEM
+    system = guess(session.preferences.system) or OWN_SYSTEM
     num_frames = len(messages) + 2  # the system prompt's, and that of what is typed or of the answer
-    return sum(len(message.content) for message in messages) + len(typed) + system + num_frames * FRAME
+    return sum(guess(message.content) for message in messages) + guess(typed) + system + num_frames * FRAME

@@ -117,7 +117,7 @@ class Picker(ModalScreen[str | None]):
         values = [choice.value for choice in fitting]
         listed.highlighted = values.index(self.current) if self.current in values else 0 if values else None
         hint = keys_of(self).fill("Enter chooses, {dialog.close} leaves it as it was")
-        self.query_one(".hint", Label).show(hint if fitting or not self.other else self.other)
+        self.query_one(".hint", Label).show(hint if fitting else self.other or "nothing matches")
 
 
 def model_choices(cards: Sequence[ModelCard], health: Health | None) -> list[Choice]:

@@ -14,8 +14,6 @@ from edgecloud.wire.native import load_record
 from ....router.decision import Decision
 from .receipt import age, money, seconds
 
-CHARACTERS_PER_TOKEN = 4
-
 
 @dataclass(frozen=True, slots=True)
 class Preview:
@@ -52,10 +50,9 @@ class Preview:
         return " · ".join(parts)
 
 
-def preview(model: str, cards: Sequence[ModelCard], num_characters: int) -> Preview:
-    """Who would answer as `model`, by the list of models. `num_characters` are those of the whole request."""
+def preview(model: str, cards: Sequence[ModelCard], tokens: int) -> Preview:
+    """Who would answer as `model`, by the list of models. `tokens` are those of the whole request."""
     card = resolve(model, cards)
-    tokens = num_characters // CHARACTERS_PER_TOKEN
     if card is None:
         return Preview(model if model != "auto" else "", False, tokens)
     is_local = card.engine != "pool"
@@ -63,9 +60,8 @@ def preview(model: str, cards: Sequence[ModelCard], num_characters: int) -> Prev
     return Preview(f"{card.id} {place}", is_local, tokens, "free" if is_local else "")
 
 
-def of_story(story: Mapping[str, Any], num_characters: int) -> Preview:
+def of_story(story: Mapping[str, Any], tokens: int) -> Preview:
     """What would be decided, as `explain` tells it. A kept answer costs nothing and comes at once."""
-    tokens = num_characters // CHARACTERS_PER_TOKEN
     told = _decided(story, tokens)
     kept = kept_answer(load_record(CacheInfo, story["cache"])) if "cache" in story else ""
     return replace(told, cache=kept, wait="", price="free", why="") if kept else told

@@ -44,10 +44,11 @@ def line(receipt: Receipt, *, hint: str = "", width: int | None = None) -> str:
 
 def details(receipt: Receipt) -> list[tuple[str, str]]:
     """Every field that says something, with its name."""
+    first = f", {seconds(receipt.ttft_s)} to the first word" if receipt.completion_tokens else ""
     rows = [
         ("answered by", where(receipt) + (f" ({receipt.variant})" if receipt.variant else "")),
         ("because", receipt.reason),
-        ("waited", f"{seconds(receipt.queue_s)} in the queue, {seconds(receipt.ttft_s)} to the first word"),
+        ("waited", f"{seconds(receipt.queue_s)} in the queue{first}"),
         ("took", seconds(receipt.total_s) + speed(receipt)),
         (
             "tokens",
@@ -55,7 +56,7 @@ def details(receipt: Receipt) -> list[tuple[str, str]]:
             f"{receipt.completion_tokens:,} out",
         ),
         ("price", money(receipt.cost, receipt.currency)),
-        ("cache", cache(receipt.cache)),
+        ("cache", "off" if receipt.cache.verdict == "off" else cache(receipt.cache)),
     ]
     if len(receipt.attempts) > 1 or any(attempt.outcome != "ok" for attempt in receipt.attempts):
         rows.append(("attempts", ", ".join(_attempt(attempt) for attempt in receipt.attempts)))

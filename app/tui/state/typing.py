@@ -29,7 +29,7 @@ class Chips:
 
     def put(self, pasted: str) -> str:
         """What to show for a paste: itself, or the word that stands for it."""
-        num_lines = pasted.count("\n") + 1
+        num_lines = len(pasted.splitlines())
         if num_lines <= CHIP_LINES and len(pasted) <= CHIP_CHARACTERS:
             return pasted
         size = f"{num_lines:,} lines" if num_lines > 1 else f"{len(pasted):,} characters"

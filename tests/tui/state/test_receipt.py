@@ -37,6 +37,7 @@ def test_the_line_of_what_was_refused_counts_nothing() -> None:
 
     assert words.line(refused) == "local · free"
     assert words.line(stopped) == "local · smollm2 · free · 2,010 in, 0 out"
+    assert dict(words.details(stopped))["waited"] == "0 ms in the queue"
 
 
 def test_a_narrow_line_leaves_out_whole_parts_the_least_important_first() -> None:

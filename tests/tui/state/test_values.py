@@ -61,6 +61,7 @@ def test_enter_sends_what_is_whole(text: str, at_end: bool, sends: bool) -> None
 def test_a_large_paste_is_a_word_until_it_is_sent() -> None:
     chips, pasted = Chips(), "\n".join(str(number) for number in range(20_000))
 
+    assert Chips().put("one\n" * 60) == "[pasted 60 lines]", "the end of the last line begins no other"
     typed = f"what is {chips.put(pasted)} about, and {chips.put(pasted)}?"
 
     assert len(typed) < 100
@@ -162,7 +163,7 @@ CARDS = [
 
 
 def test_the_line_says_where_a_prompt_would_go() -> None:
-    local = preview.preview("auto", CARDS, 400)
+    local = preview.preview("auto", CARDS, 100)
     away = preview.preview("big", CARDS, 0)
 
     assert local.line() == "smollm2 on this machine · free · about 100 tokens"
@@ -171,7 +172,7 @@ def test_the_line_says_where_a_prompt_would_go() -> None:
 
 
 def test_parts_that_do_not_fit_are_left_out_whole_from_the_end() -> None:
-    local = preview.preview("auto", CARDS, 400)
+    local = preview.preview("auto", CARDS, 100)
 
     assert local.line(25) == "smollm2 on this machine"
     assert local.line(45) == "smollm2 on this machine · free"
