@@ -45,13 +45,14 @@ def notes(connection: sqlite3.Connection, chat_id: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def set_notes(connection: sqlite3.Connection, chat_id: str, values: Mapping[str, Any]) -> None:
-    """Note these instead of what was noted; nothing if the chat is gone."""
-    connection.execute(
+def set_notes(connection: sqlite3.Connection, chat_id: str, values: Mapping[str, Any]) -> bool:
+    """Note these instead of what was noted; nothing, and False, if there is no such chat."""
+    done = connection.execute(
         """INSERT INTO chat_notes (chat_id, json) SELECT id, ? FROM chats WHERE id = ?
            ON CONFLICT (chat_id) DO UPDATE SET json = excluded.json""",
         (json.dumps(values), chat_id),
     )
+    return done.rowcount > 0
 
 
 def pin(connection: sqlite3.Connection, chat_id: str) -> None:

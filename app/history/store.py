@@ -165,10 +165,10 @@ class History(Database):
         with self._reading() as connection:
             return organizing.notes(connection, chat_id)
 
-    def set_notes(self, chat_id: str, values: Mapping[str, Any]) -> None:
-        """Note these instead of what was noted."""
+    def set_notes(self, chat_id: str, values: Mapping[str, Any]) -> bool:
+        """Note these instead of what was noted; False if there is no such chat."""
         with self._writing() as connection:
-            organizing.set_notes(connection, chat_id, values)
+            return organizing.set_notes(connection, chat_id, values)
 
     def mark_read(self, chat_id: str) -> None:
         """Say that all of the chat was seen."""

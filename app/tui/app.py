@@ -44,8 +44,8 @@ class EdgeCloudApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         bound("chat.quit", "quit", "leave", priority=True),
         bound("chat.palette", "command_palette", "find a command", priority=True),
-        # Before what Esc does besides: a toast stands over dialogs too.
-        bound("chat.hush", "hush", "put sentences in the corner away", priority=True),
+        # Before what Esc does besides: what is said in a corner stands over dialogs too.
+        bound("chat.hush", "hush", "close this help, put sentences away", priority=True),
     ]
 
     def __init__(
@@ -101,6 +101,10 @@ class EdgeCloudApp(App[None]):
 
     def action_hush(self) -> None:
         self.clear_notifications()
+        self.chat.unsay()
+        if self.screen.query("HelpPanel"):
+            self.action_hide_help_panel()
+            return
         raise SkipAction  # Esc means something else too
 
     def get_default_screen(self) -> Screen[None]:
@@ -118,6 +122,7 @@ class EdgeCloudApp(App[None]):
         from .widgets.help import Help
 
         if not self.screen.query(Help):
+            self.chat.make_room()
             self.screen.mount(Help())
 
     def copy_to_clipboard(self, text: str) -> None:
@@ -125,7 +130,7 @@ class EdgeCloudApp(App[None]):
         driver = self._driver
         sentence = clipboard.copy(text, driver.write if driver is not None else lambda sequence: None)
         self._clipboard = text
-        self.notify(sentence, markup=False)
+        self.chat.say(sentence)
 
     async def action_quit(self) -> None:
         await self.leave(0)

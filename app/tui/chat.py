@@ -21,12 +21,13 @@ from .commands.turns import BUSY
 from .draft import DraftFile
 from .keys import bound
 from .ports import Gateway, Store
-from .session import HERE, Session, Waiting
+from .session import Session
 from .state import frame
 from .state.attachments import gather
 from .state.commands import COMMANDS, parse, unescaped
 from .state.keys import KEYS
 from .state.preferences import Preferences
+from .state.waiting import HERE, Waiting
 from .widgets.code import CodeBlock
 from .widgets.prompt import PromptArea
 from .widgets.sidebar import ChatList, Sidebar
@@ -89,7 +90,7 @@ the prompt. Every key can be changed in `config.toml`: the ids are in the docume
         super().__init__(gateway, store, settings, preferences=preferences, draft=draft, clock=clock)
         self.desk.ended = self._session_ended
         self._open_chat = open_chat
-        self._first_prompt = prompt
+        self.desk.given = prompt
         self._interrupted_at = -QUIT_S
 
     async def on_mount(self) -> None:
@@ -97,7 +98,7 @@ the prompt. Every key can be changed in `config.toml`: the ids are in the docume
         self.set_interval(LIST_S, self._reload_chats)
         self.prompt.take_back = self._take_back
         self.query_one(Sidebar).display = self.app.size.width >= SIDEBAR_FROM and not self.app.is_inline
-        if text := self._first_prompt or self.desk.take_draft():
+        if text := self.desk.given or ("" if self._open_chat else self.desk.take_draft()):
             self.prompt.put(text)
         self.prompt.focus()
         await self.show()
@@ -107,6 +108,8 @@ the prompt. Every key can be changed in `config.toml`: the ids are in the docume
         """What takes time, once the screen is there."""
         if self._open_chat is not None:
             await self.open(self._open_chat)
+            if self.desk.given:
+                self.prompt.give_back(self.desk.given)
             if said := self.desk.preferences.noted():  # on the command line, for this chat too
                 chosen = Preferences.of({**self.session.preferences.noted(), **said})
                 await self.session.set_preferences(chosen)
@@ -234,6 +237,13 @@ the prompt. Every key can be changed in `config.toml`: the ids are in the docume
             self.say(f"Answered in “{session.title}”.")
         await self.load_models()  # what was asked is loaded now
         await self.load_chats()
+
+    def make_room(self) -> None:
+        """The help comes: where three do not fit beside each other, the list of chats goes."""
+        sidebar = self.query_one(Sidebar)
+        if sidebar.display and self.app.size.width < SIDEBAR_FROM:
+            sidebar.display = False
+            self.prompt.focus()
 
     @on(DescendantFocus)
     def focus_moved(self) -> None:

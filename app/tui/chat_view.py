@@ -23,12 +23,13 @@ from .foresight import Foresight
 from .keys import keys_of
 from .ports import Gateway, Store
 from .pull import Pull
-from .session import HERE, Route, Session
+from .session import Session
 from .state import frame
 from .state.conversation import Node
 from .state.keys import Keys
 from .state.preferences import Preferences
 from .state.preview import Preview
+from .state.waiting import HERE, Route
 from .widgets.bars import FootBar, TitleBar
 from .widgets.label import Label, plain
 from .widgets.prompt import PromptArea
@@ -41,6 +42,14 @@ LOOKS_PER_S = 12
 
 ROUTER_PAUSE_S = 0.4
 """How long nobody types before the router is asked what it would do."""
+
+
+SAID_S = 8.0
+"""How long a sentence stands that says what was done."""
+
+
+MAX_SAID = 2
+"""Sentences that stand there at a time, the latest."""
 
 
 class ChatView(Screen[None]):
@@ -76,6 +85,8 @@ class ChatView(Screen[None]):
         self._looking = asyncio.Lock()
         self._looks: Timer | None = None
         self._asking: Timer | None = None
+        self._unsaying: Timer | None = None
+        self._said: list[str] = []
 
     def compose(self) -> ComposeResult:
         with Horizontal():
@@ -87,6 +98,7 @@ class ChatView(Screen[None]):
                 yield Label("", id="work")
                 yield Label("", id="queue")
                 yield Label("", id="suggestions")
+                yield Label("", id="said")
                 yield Label("", id="trouble")
                 yield PromptArea()
                 yield FootBar()
@@ -212,7 +224,7 @@ class ChatView(Screen[None]):
         )
         self.show_hint("#queue", waiting)
         self.query_one(Welcome).display = session.is_fresh
-        self.query_one(Welcome).show(frame.welcome(self.settings))
+        self.query_one(Welcome).show(frame.welcome(self.settings, chosen.model))
         self.transcript.display = not session.is_fresh
         self.query_one(FootBar).show(would)
         turn, is_editing = self.route.model or self.route.mode or "", self.editing is not None
@@ -227,13 +239,14 @@ class ChatView(Screen[None]):
         return self.foresight.preview(self.session, self.route, self.prompt.full_text)
 
     def look_ahead(self) -> None:
-        """Show what is known at once, and ask the router and the cache once nobody has typed for a moment;
-        without pools the router decides nothing, without words there is nothing kept.
+        """Show what is known at once, and ask the router, the cache and the tokenizer once nobody has typed
+        for a moment; without pools the router decides nothing, without words nothing is kept or counted.
         """
         self.foresight.forget()
         self.show_bars()
-        may_be_kept = self.settings.cache.enabled and self.foresight.cards and self.prompt.full_text.strip()
-        if (self.settings.pool or may_be_kept) and self._asking is not None:
+        cards, is_word = self.foresight.cards, bool(self.prompt.full_text.strip())
+        is_told = any(card.loaded or self.settings.cache.enabled for card in cards)
+        if (self.settings.pool or (is_word and is_told)) and self._asking is not None:
             self._asking.reset()
             self._asking.resume()
 
@@ -300,12 +313,26 @@ class ChatView(Screen[None]):
                 raise
 
     def say(self, sentence: str, severity: str = "information") -> None:
-        """A sentence in a corner, for a while; an error above the prompt, until something else is done."""
-        if severity == "error" and self.app.screen is self:
+        """A sentence above the prompt, where it hides nothing: an error until something else is done, any
+        other for a while. On another screen it stands in a corner.
+        """
+        if self.app.screen is not self:
+            self.notify(sentence, severity=severity, markup=False)  # type: ignore[arg-type]
+        elif severity == "error":
             self._trouble_over = self.prompt.full_text
             self.show_hint("#trouble", sentence)
         else:
-            self.notify(sentence, severity=severity, markup=False)  # type: ignore[arg-type]
+            self.query_one("#said").set_class(severity == "warning", "-warning")
+            self._said = [*(said for said in self._said if said != sentence), sentence][-MAX_SAID:]
+            self.show_hint("#said", "\n".join(self._said))
+            if self._unsaying is not None:
+                self._unsaying.stop()
+            self._unsaying = self.set_timer(SAID_S, self.unsay)
+
+    def unsay(self) -> None:
+        """What was said was read."""
+        self._said = []
+        self.show_hint("#said", "")
 
     def forget_trouble(self) -> None:
         """Say no more what went wrong."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from edgecloud.settings import Settings
 
@@ -13,6 +13,7 @@ from .ports import Gateway, Store
 from .session import Session
 from .state.conversation import Conversation
 from .state.preferences import Preferences
+from .state.waiting import Waiting, restored
 
 KEEP_S = 2.0
 """How long the way out waits for the disk, in seconds."""
@@ -37,7 +38,11 @@ class Desk:
         self.preferences = preferences
         self.clock = clock
         self.ended: Callable[[Session], None] = lambda session: None
+        self.given = ""
+        """The prompt of the command line, which is nobody's draft: the shell has it."""
         self._draft = draft
+        self._before: str | None = None
+        """A draft that is kept and that nobody has seen, since another prompt was given."""
         self._watched: set[Session] = set()
         self._keeping: asyncio.Future[None] | None = None
         self.session = self.new()
@@ -52,18 +57,24 @@ class Desk:
             if held.chat_id == chat_id and held.is_running:
                 return held
         chat, receipts, notes = await self.store.chat(chat_id)
+        preferences, queue = await asyncio.to_thread(restored, notes)
         return self._session(
             chat_id=chat_id,
             title=chat.summary.title,
             conversation=Conversation.of(chat, receipts),
-            preferences=Preferences.of(notes),
+            preferences=preferences,
+            queue=queue,
         )
 
     async def hold(self, session: Session) -> None:
         """Show another chat; what was typed stays with the one that is left."""
         if self.session.chat_id is not None:
             await self.session.set_preferences(self.session.preferences)
+        else:
+            self._keep_draft()
         self.session = session
+        if session.chat_id is None and not session.preferences.draft:
+            session.keep_draft(self.take_draft())
 
     def watch(self, session: Session) -> None:
         """Notice when its answer ends, whatever is shown then."""
@@ -78,7 +89,8 @@ class Desk:
         return self.session.chat_id == chat_id
 
     def take_draft(self) -> str:
-        """What was typed into a new chat when the app was left, once."""
+        """What was typed into a new chat and left there, once."""
+        self._before = ""
         return self._draft.take() if self._draft is not None else ""
 
     async def keep(self) -> None:
@@ -93,12 +105,22 @@ class Desk:
             self._keeping.result()
 
     async def _keep(self) -> None:
-        if self.session.chat_id is None and self._draft is not None:
-            self._draft.keep(self.session.preferences.draft)
+        if self.session.chat_id is None:
+            self._keep_draft()
         for session in {*self._watched, self.session}:
             await session.aclose()
         if self.session.chat_id is not None:
             await self.session.set_preferences(self.session.preferences)
+
+    def _keep_draft(self) -> None:
+        """Keep what was typed into a new chat; behind what was before, which a prompt that was given left."""
+        if self._draft is None:
+            return
+        draft = self.session.preferences.draft
+        if self.given and self._before is None:
+            self._before = self._draft.take()
+        new = "" if draft.strip() == self.given.strip() else draft
+        self._draft.keep("\n".join(filter(None, [self._before, new])))
 
     def _session_ended(self, session: Session) -> None:
         if not session.queue:
@@ -112,6 +134,7 @@ class Desk:
         chat_id: str | None = None,
         title: str = "",
         conversation: Conversation | None = None,
+        queue: Sequence[Waiting] = (),
     ) -> Session:
         return Session(
             self.gateway,
@@ -120,6 +143,7 @@ class Desk:
             title=title,
             conversation=conversation,
             preferences=preferences,
+            queue=queue,
             offline=self.settings.offline,
             clock=self.clock,
         )

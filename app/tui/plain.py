@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from edgecloud.errors import BadRequest, EdgeCloudError
@@ -19,14 +19,17 @@ from ..chat_files import default_name, export_chat
 from ..logs import redirect_native_output
 from .foresight import Foresight
 from .lasting import Lasting
+from .naming import check_model
 from .ports import Gateway, Store, open_store, which_chat
-from .session import HERE, Session, Waiting
+from .session import Session
+from .state import frame
 from .state import receipt as words
 from .state.attachments import gather
 from .state.commands import parse, unescaped
 from .state.conversation import Conversation
 from .state.preferences import Preferences
 from .state.turn import Turn
+from .state.waiting import HERE, Waiting, restored
 
 LOOK_S = 0.1
 SAY_S = 10.0
@@ -69,31 +72,41 @@ class PlainChat:
 
     async def run(self, chat_id: str | None = None, prompt: str = "") -> None:
         """Until the end of the input, or /quit. `prompt` is what is asked first."""
+        if self.session.preferences.model != "auto":
+            await check_model(self.gateway, self.settings, self.session.preferences.model)
         if chat_id is not None:
             chat, receipts, notes = await self.store.chat(chat_id)
             said = self.session.preferences.noted()  # on the command line, for this chat too
-            self.session = self._session(Preferences.of(notes))
+            kept, queue = await asyncio.to_thread(restored, notes)
+            self.session = self._session(kept, queue)
             self.session.chat_id, self.session.title = chat_id, chat.summary.title
             self.session.conversation = Conversation.of(chat, receipts)
             if said:
-                kept = self.session.preferences.noted()
-                await self.session.set_preferences(Preferences.of({**kept, **said}))
+                await self.session.set_preferences(Preferences.of({**kept.noted(), **said}))
             self._note(f"going on with “{chat.summary.title}”")
-        self._note(f"{self.session.preferences.model} answers; /help lists commands, Ctrl+D leaves")
+            for each in queue:
+                self._note(
+                    f"waits since then, and goes with an empty line or before what you ask: {each.typed}"
+                )
+        who = frame.who(self.settings, self.session.preferences.model)
+        self._note(f"{who} answers; /help lists commands, Ctrl+D leaves")
         if prompt:
             self.say(f"{ASKS}{prompt}\n")
         while (typed := prompt or await self._prompt()) is not None:
             prompt = ""
             try:
                 command = parse(typed)
-                if command is None:
+                if not typed.strip():
+                    self.session.go_on()
+                    await self._answers()
+                elif command is None:
                     asked = gather(unescaped(typed))
                     if asked.images:
                         foresight = Foresight(self.gateway)
                         foresight.cards = await self.gateway.models()
                         foresight.check(asked, self.session.preferences.model)
                     self.session.send(Waiting(typed, asked, HERE))
-                    await self._answer()
+                    await self._answers()
                 elif command.command.name == "quit":
                     break
                 else:
@@ -103,11 +116,11 @@ class PlainChat:
         await self.session.aclose()
 
     async def _prompt(self) -> str | None:
-        """The next prompt: a line, or several between two lines of three quotes."""
+        """The next prompt: a line, or several between two lines of three quotes; nothing is what waits."""
         while True:
             first = await self._line(ASKS)
             if first is None or first.strip() != BLOCK:
-                if first is None or first.strip():
+                if first is None or first.strip() or self.session.queue:
                     return first
                 continue
             lines: list[str] = []
@@ -122,6 +135,14 @@ class PlainChat:
             self.say("\n")  # what comes next begins on a line of its own
             return None
 
+    async def _answers(self) -> None:
+        """Show the answer, and what else waits with its answers."""
+        await self._answer()
+        while self.session.queue and (head := self.session.conversation.head) and head.status == "complete":
+            self.say(f"{ASKS}{self.session.queue[0].typed}\n")
+            self.session.go_on()
+            await self._answer()
+
     async def _answer(self) -> None:
         """Show what comes of the answer as it comes."""
         session, shown, marked, turn = self.session, 0, 0, None
@@ -135,10 +156,12 @@ class PlainChat:
                     say_at = session.clock() + SAY_S
                     self._note(turn.status)
             await asyncio.sleep(LOOK_S)
+        head = session.conversation.head
         if turn is not None:
             self._show(turn, shown, marked)
+        elif head is not None:
+            self.say(head.message.content)  # it was over before anybody looked: a kept answer, say
         self.say("\n")
-        head = session.conversation.head
         if head is None:
             return
         if head.status == "failed":
@@ -177,6 +200,7 @@ class PlainChat:
                     self._note(f"{chat.id}  {chat.title}")
                 self._note("edgecloud chat --plain --chat ID goes on with one")
             case "model" if argument:
+                await check_model(self.gateway, self.settings, argument)
                 await session.set_preferences(replace(chosen, model=argument))
                 self._note(f"{argument} answers in this chat")
             case "model":
@@ -211,8 +235,15 @@ class PlainChat:
             case _:
                 raise BadRequest("There is no answer yet.")
 
-    def _session(self, preferences: Preferences) -> Session:
-        return Session(self.gateway, self.store, preferences=preferences, offline=self.settings.offline)
+    def _session(self, preferences: Preferences, queue: Sequence[Waiting] = ()) -> Session:
+        return Session(
+            self.gateway,
+            self.store,
+            preferences=preferences,
+            queue=queue,
+            one_by_one=True,
+            offline=self.settings.offline,
+        )
 
     def _note(self, text: str) -> None:
         self.say(f"-- {text}\n")

@@ -144,9 +144,9 @@ class Store:
     async def show_branch(self, chat_id: str, message_id: str) -> None:
         await self._do(lambda history: history.show_branch(chat_id, message_id))
 
-    async def set_notes(self, chat_id: str, values: Mapping[str, Any]) -> None:
-        if self.is_on:
-            await self._do(lambda history: history.set_notes(chat_id, values))
+    async def set_notes(self, chat_id: str, values: Mapping[str, Any]) -> bool:
+        """Whether there is such a chat to note them with."""
+        return self.is_on and await self._do(lambda history: history.set_notes(chat_id, values))
 
     async def mark_read(self, chat_id: str) -> None:
         if self.is_on:

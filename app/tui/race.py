@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from edgecloud.types import Message, new_id
 
-from .session import Route, Session, Waiting, stream
+from .session import Session, stream
 from .state.conversation import Node
 from .state.turn import Turn
+from .state.waiting import Route, Waiting
 
 
 @dataclass(slots=True, eq=False)

@@ -19,6 +19,7 @@ from .draft import DraftFile
 from .garbage import spare_what_stays
 from .input_filter import install as install_input_filter
 from .lasting import Lasting
+from .naming import check_model
 from .ports import Gateway, open_store, which_chat
 from .state.preferences import Preferences
 from .terminal import Terminal, in_browser
@@ -74,6 +75,8 @@ async def _run(
     gateway = Lasting(await open_gateway(settings), lambda: open_gateway(settings))
     app = None
     try:
+        if options.preferences.model != "auto":
+            await check_model(gateway, settings, options.preferences.model)
         app = EdgeCloudApp(
             gateway,
             store,

@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from edgecloud.errors import EdgeCloudError, StorageError, sentence
-from edgecloud.types import ChatRequest, Message, Mode, new_id
+from edgecloud.types import ChatRequest, Message, new_id
 
 from .ports import Gateway, Store
-from .state.attachments import Prompt
+from .state import waiting as waits
 from .state.conversation import Conversation, Node
 from .state.preferences import Preferences
 from .state.turn import Turn
+from .state.waiting import HERE, Route, Waiting
 
 log = logging.getLogger(__name__)
 
@@ -30,36 +31,11 @@ LOOK_FOR_END_S = 0.05
 """How often, and how far apart, history is asked whether an answer's end is written. A disk may be slow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Who is asked for one turn instead of what the chat says. Empty is the chat's own."""
-
-    model: str = ""
-    mode: Mode | None = None
-
-    @property
-    def is_set(self) -> bool:
-        return bool(self.model) or self.mode is not None
-
-
-HERE = Route()
-"""What the chat says."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
-    """A prompt in the queue, as it was typed and as it will be sent."""
-
-    typed: str
-    prompt: Prompt
-    route: Route = HERE
-    fresh: bool = False
-
-
 class Session:
     """A chat's tree, what runs in it and what waits. `offline` is whether nothing distant may be asked.
 
-    `ended` is called when an answer has ended, whatever its end.
+    `one_by_one` is whether what waits is asked with `go_on` only. `ended` is called when an answer has ended,
+    whatever its end.
     """
 
     def __init__(
@@ -71,6 +47,8 @@ class Session:
         title: str = "",
         conversation: Conversation | None = None,
         preferences: Preferences | None = None,
+        queue: Sequence[Waiting] = (),
+        one_by_one: bool = False,
         offline: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -80,9 +58,13 @@ class Session:
         self.title = title
         self.conversation = conversation or Conversation()
         self.preferences = preferences or Preferences()
+        self.one_by_one = one_by_one
         self.offline = offline
         self.clock = clock
-        self.queue: list[Waiting] = []
+        self.queue: list[Waiting] = list(queue)
+        self._kept = waits.noted(queue)
+        """What waits as the notes of the chat have it."""
+        self._keeping: set[asyncio.Task[None]] = set()
         self.turn: Turn | None = None
         self.answering: Node | None = None
         self.version = 0
@@ -107,6 +89,7 @@ class Session:
         self.queue.append(waiting)
         self.changed()
         self.go_on()
+        self._keep_queue()
 
     def go_on(self) -> None:
         """Ask what waits, unless an answer is coming; it goes on with the rest by itself."""
@@ -119,6 +102,7 @@ class Session:
             return None
         waiting = self.queue.pop()
         self.changed()
+        self._keep_queue()
         return waiting
 
     def regenerate(self, answer: Node, route: Route = HERE, *, fresh: bool = True) -> bool:
@@ -148,6 +132,8 @@ class Session:
         self.stop()
         if self._task is not None:
             await asyncio.wait([self._task])
+        if self._keeping:
+            await asyncio.wait(self._keeping)
 
     # ------------------------------------------------------------------------------------------- settings
 
@@ -179,7 +165,8 @@ class Session:
             message = Message("user", waiting.prompt.text, images=waiting.prompt.images)
             question = self.conversation.add(message, self.last_sendable())
             files = waiting.prompt.files
-            if not await self._answer(question, waiting.route, fresh=waiting.fresh, files=files):
+            done = await self._answer(question, waiting.route, fresh=waiting.fresh, files=files)
+            if not done or self.one_by_one:
                 return
 
     def last_sendable(self) -> Node | None:
@@ -199,9 +186,11 @@ class Session:
         turn = self.turn = Turn(self.clock(), prefix, request.model)
         self.answering = node
         self.changed()
-        self.warning = await stream(self.gateway, request, node, turn, self.clock) or self.warning
+        warning = await stream(self.gateway, request, node, turn, self.clock, began=self._keep_queue)
+        self.warning = warning or self.warning
         self.turn = self.answering = None
         self.changed()
+        self._keep_queue()
         await self.remember()
         self.changed()
         self.ended(self)
@@ -266,10 +255,25 @@ class Session:
     async def _note(self) -> None:
         if self.chat_id is None:
             return
+        kept = waits.noted(self.queue)
         try:
-            await self.store.set_notes(self.chat_id, self.preferences.noted())
+            if await self.store.set_notes(self.chat_id, {**self.preferences.noted(), waits.NOTED: kept}):
+                self._kept = kept
         except StorageError as error:
             self.warning = error.message
+
+    def _keep_queue(self) -> None:
+        """Write down what waits, aside, unless that is what is written; in a chat that is not there yet, what
+        waits is written once it is. A crash forgets no prompt.
+        """
+
+        async def keep() -> None:
+            if waits.noted(self.queue) != self._kept:
+                await self._note()
+
+        task = asyncio.ensure_future(keep())
+        self._keeping.add(task)
+        task.add_done_callback(self._keeping.discard)
 
     def keep_draft(self, typed: str) -> None:
         """Remember what was typed and not sent."""
@@ -277,9 +281,16 @@ class Session:
 
 
 async def stream(
-    gateway: Gateway, request: ChatRequest, node: Node, turn: Turn, clock: Callable[[], float]
+    gateway: Gateway,
+    request: ChatRequest,
+    node: Node,
+    turn: Turn,
+    clock: Callable[[], float],
+    *,
+    began: Callable[[], None] | None = None,
 ) -> str | None:
     """Let one answer come into `turn` and end as `node`, whatever its end; returns a warning for the user.
+    `began` is called with the first event: the prompt is written down then.
 
     Cancelling it is an end too: what came is kept and marked as interrupted.
     """
@@ -287,6 +298,9 @@ async def stream(
         async with aclosing(gateway.chat(request)) as events:
             async for event in events:
                 turn.see(event, clock())
+                if began is not None:
+                    began()
+                    began = None
         node.status = "complete"
     except asyncio.CancelledError:
         node.status = "interrupted"

@@ -16,9 +16,10 @@ from edgecloud.app.journal import Journal
 from edgecloud.app.tui.app import EdgeCloudApp
 from edgecloud.app.tui.chat import ChatScreen
 from edgecloud.app.tui.ports import Store
-from edgecloud.app.tui.session import Session, Waiting
+from edgecloud.app.tui.session import Session
 from edgecloud.app.tui.state.attachments import Prompt
 from edgecloud.app.tui.state.preferences import Preferences
+from edgecloud.app.tui.state.waiting import Waiting
 from edgecloud.app.tui.widgets.label import Label
 from edgecloud.engine import Engine
 from edgecloud.settings import Settings
@@ -113,10 +114,13 @@ class Driven:
         return "\n".join(strip.text.rstrip() for strip in strips)
 
     def toasts(self) -> list[str]:
-        """What was said in the corner, and last what went wrong, above the prompt."""
-        trouble = self.chat.query_one("#trouble", Label)
+        """What was said in the corner, and last above the prompt: what was done, what went wrong."""
         corner = [notification.message for notification in self.app._notifications]
-        return [*corner, str(trouble.content)] if trouble.display else corner
+        above = [self.chat.query_one(id, Label) for id in ("#said", "#trouble")]
+        return [
+            *corner,
+            *(line for label in above if label.display for line in str(label.content).split("\n")),
+        ]
 
 
 @asynccontextmanager

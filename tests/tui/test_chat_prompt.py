@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from textual import events
 
+from edgecloud.app.tui.draft import DraftFile
 from edgecloud.app.tui.state.commands import COMMANDS
 from edgecloud.app.tui.state.preferences import Preferences
 from edgecloud.app.tui.widgets.label import Label
@@ -202,7 +204,7 @@ async def test_a_name_that_nobody_has_is_refused_when_it_is_chosen(tmp_path: Pat
         assert user.session.preferences.model == "alias"
 
 
-async def test_two_toasts_at_most_none_twice_and_escape_puts_them_away(tmp_path: Path) -> None:
+async def test_two_sentences_stand_at_most_none_twice_and_escape_puts_them_away(tmp_path: Path) -> None:
     async with driven(make_app(tmp_path)) as user:
         for sentence in ("one", "two", "three", "two"):
             user.chat.say(sentence)
@@ -236,6 +238,32 @@ async def test_help_follows_the_focus(tmp_path: Path) -> None:
         await user.pilot.pause()
         await user.pilot.pause()
         assert "Messages" in user.screen_text()
+
+
+async def test_help_leaves_room_for_the_chat_and_closes_with_escape(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path), size=(80, 40)) as user:
+        await user.pilot.press("ctrl+o")
+        await user.pilot.press("f1")
+        await user.settled()
+        assert "Esc close this" in user.screen_text()
+        assert "cursor" not in user.screen_text().lower(), "how a text area moves is no news"
+        assert user.chat.query_one("#main").size.width > 40
+
+        await user.pilot.press("escape")
+        await user.settled()
+        assert "Esc close this" not in user.screen_text()
+
+
+async def test_tokens_are_counted_by_who_is_in_memory_and_guessed_by_that(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        foresight = user.chat.foresight
+        foresight.cards = [replace(card, loaded=True) for card in foresight.cards]
+        await user.type("one two three")
+        await user.chat._ask_router()
+        exact = await user.app.gateway.count_tokens(
+            foresight.request(user.session, user.chat.route, "one two three")
+        )
+        assert f"about {exact} tokens" in user.screen_text()
 
 
 async def test_ctrl_c_stops_and_only_twice_at_rest_leaves(tmp_path: Path) -> None:
@@ -290,6 +318,41 @@ async def test_a_draft_is_kept_with_its_chat(tmp_path: Path) -> None:
 
         await user.chat.open(chat_id or "")
         assert user.chat.prompt.text == "half a thought"
+
+
+async def test_a_draft_of_a_new_chat_stays_with_new_chats(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path, draft=DraftFile(tmp_path / "draft.md"))) as user:
+        await user.ask("one")
+        chat_id = user.session.chat_id or ""
+        await user.do("/new")
+        await user.type("half a thought")
+        await user.chat.open(chat_id)
+        assert user.chat.prompt.text == ""
+        await user.pilot.press("ctrl+n")
+        await user.settled()
+        assert user.chat.prompt.text == "half a thought"
+        await user.chat.open(chat_id)
+    async with driven(
+        make_app(tmp_path, draft=DraftFile(tmp_path / "draft.md"), open_chat=chat_id, prompt="given")
+    ) as user:
+        assert user.chat.prompt.text == "given"
+    async with driven(make_app(tmp_path, draft=DraftFile(tmp_path / "draft.md"))) as user:
+        assert user.chat.prompt.text == "half a thought"
+
+
+async def test_the_prompt_of_the_command_line_is_no_draft_of_later_chats(tmp_path: Path) -> None:
+    draft = DraftFile(tmp_path / "draft.md")
+    draft.keep("from before")
+    async with driven(make_app(tmp_path, draft=draft, prompt="write a haiku")) as user:
+        assert user.chat.prompt.text == "write a haiku"
+        await user.chat.desk.keep()
+    assert draft.take() == "from before"
+
+    draft.keep("from before")
+    async with driven(make_app(tmp_path, draft=draft, prompt="write a haiku")) as user:
+        await user.type(" in May")
+        await user.chat.desk.keep()
+    assert draft.take() == "from before\nwrite a haiku in May"
 
 
 async def test_the_terminals_cursor_is_where_the_text_goes(tmp_path: Path) -> None:

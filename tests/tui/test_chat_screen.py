@@ -215,7 +215,7 @@ async def test_the_foot_says_who_would_answer(tmp_path: Path) -> None:
     settings = Settings(pool=(PoolEntry(name="away", url="http://pool.example", model="m"),))
     async with driven(make_app(tmp_path, FakeEngine(name="fake"), settings=settings)) as user:
         assert "fake on this machine" in user.screen_text()
-        await user.type("x" * 400)
+        await user.type("word " * 100)
         await user.pilot.pause()
         assert "about 128 tokens" in user.screen_text()
 

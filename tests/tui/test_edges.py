@@ -14,11 +14,12 @@ from edgecloud.app.tui.draft import DraftFile
 from edgecloud.app.tui.foresight import Foresight
 from edgecloud.app.tui.render.lines import lay_out
 from edgecloud.app.tui.screens.dialogs import hanging
-from edgecloud.app.tui.session import HERE, Session
+from edgecloud.app.tui.session import Session
 from edgecloud.app.tui.state import frame
 from edgecloud.app.tui.state.keys import Keys
 from edgecloud.app.tui.state.preferences import Preferences
 from edgecloud.app.tui.state.preview import Preview, of_story
+from edgecloud.app.tui.state.waiting import HERE
 from edgecloud.errors import BadRequest, NoPermittedRoute
 from edgecloud.router.decision import Candidate, Decision, Estimate
 from edgecloud.router.facts import Spread
@@ -116,14 +117,14 @@ DECISION = Decision("req-1", 0.0, "balanced", (CANDIDATE,), "the better answer")
 
 
 def test_what_the_router_would_do_is_one_line() -> None:
-    told = of_story({"decision": dump_record(DECISION), "sentences": []}, 400)
+    told = of_story({"decision": dump_record(DECISION), "sentences": []}, 100)
 
     assert told.line() == "gpu-box on a pool · about 900 ms · $0.0040 · about 100 tokens · the better answer"
     assert not told.is_local
 
 
 def test_a_narrow_line_leaves_out_the_reason_before_the_price() -> None:
-    told = of_story({"decision": dump_record(DECISION), "sentences": []}, 400)
+    told = of_story({"decision": dump_record(DECISION), "sentences": []}, 100)
 
     assert told.line(66) == "gpu-box on a pool · about 900 ms · $0.0040 · about 100 tokens"
 
@@ -143,7 +144,7 @@ def test_a_text_to_read_hangs_under_its_names_and_numbers() -> None:
 
 
 def test_a_model_that_is_named_is_where_it_would_go() -> None:
-    told = of_story({"decision": None, "model": "smollm2", "local": True, "sentences": []}, 400)
+    told = of_story({"decision": None, "model": "smollm2", "local": True, "sentences": []}, 100)
 
     assert told.line() == "smollm2 on this machine · free · about 100 tokens"
     assert told.is_local

@@ -95,7 +95,7 @@ def test_a_kept_answer_of_a_pool_costs_nothing_and_is_not_waited_for() -> None:
     hit = dump_record(CacheInfo("exact", 1.0, 2 * HOUR_S, "ans-1", 1.0))
     off = dump_record(CacheInfo("off"))
 
-    told = of_story({**story, "cache": hit}, 400)
+    told = of_story({**story, "cache": hit}, 100)
     assert told.line() == "kept answer from 2 hours ago · big on a pool · free · about 100 tokens"
     assert told.line(40) == "kept answer from 2 hours ago"
-    assert of_story({**story, "cache": off}, 400).line() == "big on a pool · about 100 tokens"
+    assert of_story({**story, "cache": off}, 100).line() == "big on a pool · about 100 tokens"

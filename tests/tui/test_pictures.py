@@ -60,7 +60,7 @@ async def still(user: Driven, receipt: Receipt = RECEIPT) -> None:
             node.receipt = receipt
     await user.chat.show()
     await user.settled()
-    user.app.clear_notifications()
+    user.chat.unsay()
     await user.pilot.pause()
 
 

@@ -6,14 +6,18 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from edgecloud.app.tui.plain import PlainChat
 from edgecloud.app.tui.state.preferences import Preferences
+from edgecloud.app.tui.state.waiting import NOTED, noted
 from edgecloud.engine import Engine
+from edgecloud.errors import ModelNotFound
 from edgecloud.settings import Settings
 from edgecloud.types import Loading
 from tests.support.fake_engine import FakeEngine
 
-from .chatting import make_gateway, make_store, until
+from .chatting import make_gateway, make_store, until, waiting
 from .test_chat_answers import SEAM, Handed
 
 
@@ -86,3 +90,48 @@ async def test_the_prompt_of_the_command_line_is_asked_first_and_what_it_says_ho
     asked = [(request.messages[-1].content, request.private) for request in engine.requests]
     assert asked == [("one", False), ("and", False), ("two", True), ("and", True)]
     assert "you> one\n" in said
+
+
+async def test_what_waited_is_said_and_asked_with_an_empty_line(tmp_path: Path) -> None:
+    engine, said = FakeEngine(lambda request: [f"re {request.messages[-1].content}".encode()]), list[str]()
+    gateway, store = make_gateway(tmp_path, engine), make_store(tmp_path)
+    chat = PlainChat(gateway, store, Settings(), Preferences(), read=reading("one"), say=said.append)
+    await chat.run()
+    chat_id = str(await store.last_chat())
+    await store.set_notes(chat_id, {NOTED: noted([waiting("two"), waiting("three")])})
+
+    chat = PlainChat(gateway, store, Settings(), Preferences(), read=reading(), say=said.append)
+    await chat.run(chat_id)
+    assert len(engine.requests) == 1, "nothing is sent by itself"
+    chat = PlainChat(gateway, store, Settings(), Preferences(), read=reading(""), say=said.append)
+    await chat.run(chat_id)
+    _, _, notes = await store.chat(chat_id)
+    await gateway.aclose()
+    await store.aclose()
+
+    assert [request.messages[-1].content for request in engine.requests] == ["one", "two", "three"]
+    assert notes[NOTED] == []
+    text = "".join(said)
+    assert "-- waits since then, and goes with an empty line or before what you ask: three" in text
+    assert text.index("re two") < text.index("you> three") < text.index("re three")
+
+
+@pytest.mark.parametrize("lines", [(), ("/model nosuch",)])
+async def test_a_model_that_is_not_there_is_said_when_it_is_named(
+    tmp_path: Path, lines: tuple[str, ...]
+) -> None:
+    said = list[str]()
+    gateway, store = make_gateway(tmp_path, FakeEngine()), make_store(tmp_path)
+    named = Preferences() if lines else Preferences(model="nosuch")
+    chat = PlainChat(gateway, store, Settings(), named, read=reading(*lines), say=said.append)
+    if lines:
+        await chat.run()
+        assert any("There is no model named 'nosuch'" in line for line in said)
+        assert chat.session.preferences.model == "auto"
+        assert "-- smollm2 answers" in said[0], "and not the router's name where it has no choice"
+    else:
+        with pytest.raises(ModelNotFound, match="There is no model named 'nosuch'"):
+            await chat.run()
+        assert said == []
+    await gateway.aclose()
+    await store.aclose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from edgecloud.app.chats import Chat
-from edgecloud.app.tui.session import Route, Session
+from edgecloud.app.tui.session import Session
 from edgecloud.app.tui.state.conversation import Conversation, Node
 from edgecloud.app.tui.state.preferences import Preferences
+from edgecloud.app.tui.state.waiting import NOTED, Route, noted, restored
 from edgecloud.errors import UpstreamError
 from edgecloud.types import Receipt
 from tests.support.fake_engine import FakeEngine
@@ -300,3 +302,38 @@ async def test_a_database_deleted_in_the_middle_is_made_again(tmp_path: Path) ->
     assert [node.message.content for node in (await reopened(session)).path] == [
         "one", "Hello, world!", "two", "Hello, world!",
     ]  # fmt: skip
+
+
+async def test_what_waits_is_kept_the_moment_it_waits_until_it_is_asked(tmp_path: Path) -> None:
+    engine = FakeEngine(hang_at=0)
+    session = make_session(tmp_path, engine)
+
+    async def kept() -> list[str]:
+        _, _, notes = await session.store.chat(str(session.chat_id))
+        return [each.typed for each in restored(notes)[1]]
+
+    for text in ("one", "two", "three"):
+        session.send(waiting(text))
+    await until(lambda: engine.running)
+    assert await kept() == ["two", "three"]
+
+    session.unqueue()
+    await asyncio.sleep(0)
+    assert await kept() == ["two"]
+
+    await session.aclose()
+    assert await kept() == ["two"]
+    session.go_on()
+    await until(lambda: engine.running and not session.queue)
+    assert await kept() == []
+    await session.aclose()
+
+
+def test_what_waited_comes_back_with_who_was_asked_and_what_lost_its_file_as_the_draft() -> None:
+    queue = [waiting("one", route=Route("small", "cheap")), waiting("see @/nowhere/at-all.png")]
+    notes = {"draft": "typed", NOTED: [*noted(queue), {"typed": 7}, "another version's"]}
+
+    preferences, back = restored(notes)
+
+    assert [(each.typed, each.route) for each in back] == [("one", Route("small", "cheap"))]
+    assert preferences.draft == "see @/nowhere/at-all.png\ntyped"

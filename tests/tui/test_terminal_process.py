@@ -67,11 +67,11 @@ class Terminal:
 
 
 @contextmanager
-def terminal(home: Path, *arguments: str, **extra: str) -> Iterator[Terminal]:
+def terminal(home: Path, *arguments: str, ready: str = "Ask anything", **extra: str) -> Iterator[Terminal]:
     """A chat that is ready for the first key; ended with the test."""
     opened = Terminal(home, *arguments, **extra)
     try:
-        opened.expect("Ask anything")
+        opened.expect(ready)
         yield opened
     finally:
         opened.child.close(force=True)
@@ -209,6 +209,41 @@ def test_a_paste_without_marks_is_not_sent_in_halves(tmp_path: Path, term: str, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("key", ["kill", "\x11"])
+def test_what_waits_is_back_after_the_end_and_sent_when_it_is_said(tmp_path: Path, key: str) -> None:
+    with terminal(tmp_path, FAKE_HANG_AT="1") as chat:
+        chat.send("one\r")
+        chat.expect("answers")
+        chat.send("two two\r")
+        chat.send("three three\r")
+        chat.expect("2 wait")
+        if key == "kill":
+            chat.child.kill(signal.SIGKILL)
+        else:
+            chat.send(key)
+        chat.wait()
+
+    with terminal(tmp_path, "chat", "-c", ready="2 wait") as chat:
+        (kept,) = chat.chats()
+        assert [stored.message.content for stored in kept.messages if stored.message.role == "user"] == [
+            "one"
+        ]
+        chat.send("\r")
+        chat.expect("▌ three three")
+        chat.expect("first word")
+        chat.send("\x11")
+        assert chat.wait() == 0
+        (kept,) = chat.chats()
+        asked = [stored.message.content for stored in kept.messages if stored.message.role == "user"]
+        assert asked == ["one", "two two", "three three"]
+
+    with terminal(tmp_path, "chat", "-c", ready="three three") as chat:
+        chat.send("\x11")
+        chat.wait()
+        assert b"wait" not in chat.seen
+
+
+@pytest.mark.slow
 def test_two_prompts_sent_at_once_wait_for_each_other(tmp_path: Path) -> None:
     with terminal(tmp_path, TERM="xterm-256color", FAKE_DECODE_S="0.1") as chat:
         chat.send("one\rtwo\r")
@@ -239,6 +274,16 @@ def test_a_chat_that_is_not_there_is_one_line_on_an_untouched_screen(tmp_path: P
     assert chat.wait() == 2
     assert b"\x1b" not in chat.seen
     assert b"edgecloud: There is no chat 'abcd'" in chat.seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [(), ("--plain",), ("--inline",)])
+def test_a_model_that_is_not_there_is_one_line_too(tmp_path: Path, how: tuple[str, ...]) -> None:
+    chat = Terminal(tmp_path, "chat", "-m", "nosuch", *how, "a prompt")
+
+    assert chat.wait() == 2
+    assert b"\x1b" not in chat.seen
+    assert b"edgecloud: There is no model named 'nosuch'" in chat.seen
 
 
 @pytest.mark.slow

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
-from edgecloud import models
-from edgecloud.errors import BadRequest, EdgeCloudError, ModelNotFound, NotFound
+from edgecloud.errors import BadRequest, EdgeCloudError, NotFound
 from edgecloud.types import Mode
 
+from ..naming import check_model
 from ..screens.dialogs import Reader
 from ..screens.picker import Choice, Picker, model_choices
-from ..session import HERE, Route
 from ..state import receipt as words
-from ..state.preview import resolve
+from ..state.waiting import HERE, Route
 
 if TYPE_CHECKING:
     from ..chat_view import ChatView
@@ -44,7 +42,7 @@ async def model(screen: ChatView, name: str) -> None:
         picked = await screen.app.push_screen_wait(picker)
         name = picked or ""
     if name:
-        await check_name(screen, name)
+        screen.foresight.cards = await check_model(screen.gateway, screen.settings, name)
         await screen.session.set_preferences(replace(chosen, model=name))
         await screen.look()
 
@@ -63,24 +61,11 @@ async def route(screen: ChatView, name: str) -> None:
     if name in get_args(Mode):
         screen.route = Route(mode=name)  # type: ignore[arg-type]
     elif name:
-        await check_name(screen, name)
+        screen.foresight.cards = await check_model(screen.gateway, screen.settings, name)
         screen.route = Route(model=name)
     if screen.route.mode == screen.session.preferences.mode and not screen.route.model:
         screen.route = HERE
     screen.look_ahead()
-
-
-async def check_name(screen: ChatView, name: str) -> None:
-    """Raises `ModelNotFound` with the names there are, or what is wrong with the file that a name means."""
-    cards = screen.foresight.cards = await screen.gateway.models()
-    if name == "auto" or resolve(name, cards) is not None:
-        return
-    try:
-        file = await asyncio.to_thread(models.resolve, name, screen.settings, kind="chat")
-    except ModelNotFound:
-        raise ModelNotFound(name, [card.id for card in cards if card.kind != "embedding"]) from None
-    if file.kind != "chat":
-        raise BadRequest(f"{file.name} is an embedding model and answers nothing: choose a chat model.")
 
 
 async def private(screen: ChatView, _: str) -> None:

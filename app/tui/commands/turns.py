@@ -74,9 +74,11 @@ async def fork(screen: ChatView, _: str) -> None:
         {id: receipt for id, receipt in receipts.items() if id in of_path},
     )
     private = (await asyncio.to_thread(with_pin, chat)).private or session.preferences.private
-    await screen.store.set_notes(chat_id, replace(session.preferences, private=private).noted())
+    # What is typed and not sent stays with the chat that it was typed into.
+    chosen = replace(session.preferences, private=private, draft="")
+    await screen.store.set_notes(chat_id, chosen.noted())
     await screen.open(chat_id)
-    screen.say("Forked: this chat goes on by itself.")
+    screen.say("This is a copy: the chat that it was copied from stays as it is.")
 
 
 async def next_(screen: ChatView, _: str) -> None:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from edgecloud.errors import BadRequest
 
+from ..naming import check_model
 from ..race import Race
 from ..screens.compare import CompareScreen
-from ..session import Route, Waiting
 from ..state.attachments import Prompt, gather
 from ..state.commands import unescaped
+from ..state.waiting import Route, Waiting
 from .judging import shown
-from .routing import check_name
 from .turns import BUSY
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ async def compare(screen: ChatView, names: str) -> None:
     if len(routes) != 2:
         raise BadRequest("Say which two: /compare NAME NAME (there is one model here; /model gets another).")
     for route in routes:
-        await check_name(screen, route.model)
+        await check_model(screen.gateway, screen.settings, route.model)
     typed = screen.prompt.full_text
     if typed.strip():
         asked = Waiting(typed, gather(unescaped(typed)))

@@ -48,11 +48,19 @@ def queue(typed: Sequence[str], keys: Keys, *, is_running: bool) -> str:
     return f"{len(typed)} {waits} · {keys.name('prompt.earlier')} takes back{act}: {typed[-1][:60]}"
 
 
-def welcome(settings: Settings) -> str:
-    """Who answers here, for somebody who sees this for the first time."""
+def who(settings: Settings, model: str) -> str:
+    """Who answers as `model`: where the router has no choice, `auto` has a name."""
     is_alone = settings.offline or not settings.pool
+    return settings.model if model == "auto" and is_alone else model
+
+
+def welcome(settings: Settings, model: str) -> str:
+    """Who answers here, for somebody who sees this for the first time."""
+    if any(model == entry.name for entry in settings.pool):
+        return f"{model} answers, a server of the pool; /private stays on this machine."
+    is_alone = settings.offline or not settings.pool or model != "auto"
     where = "here, nothing is sent anywhere" if is_alone else "here, or a pool does"
-    return f"{settings.model} answers {where}; /pull gets a larger model."
+    return f"{settings.model if model == 'auto' else model} answers {where}; /pull gets a larger model."
 
 
 def suggestions(typed: str) -> str:
