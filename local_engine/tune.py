@@ -37,6 +37,9 @@ KL_BOUND = 0.02
 # Below this a lead is weather.
 LEAST_GAIN = 1.05
 ROUNDS = 5
+# Rounds whose gains lie further apart, by quartiles, are repeated, up to so many times as many.
+STEADY = 1.25
+MOST_ROUNDS = 3
 REPORT = "tune.json"
 
 # Bits a weight of each type, scales included, rounded up: for space estimates only.
@@ -185,7 +188,8 @@ class _Bench:
         self._gpu_layers = gpu_layers
         self._rounds = rounds
         self._say = say
-        self._original_speeds: list[Speed] = []
+        self._pairs: dict[str, list[tuple[Speed, Speed]]] = {}
+        """Rounds of the original and each candidate, in turns."""
 
     def run(self, names: Sequence[str], kl_bound: float) -> tuple[tuple[Row, ...], Path | None]:
         original = self._probe(self._path)
@@ -213,12 +217,12 @@ class _Bench:
                 f"{self._path.name} can't be requantised on this machine: it stays as it is."
             )
         kept = winner[1] if winner else None
-        first = Row(
-            self._quant, self._size, _median(self._original_speeds), Divergence(0.0, 1.0), 1.0, "original"
-        )
-        if kept is None:
-            first = replace(first, verdict="kept")
-        rows = [replace(row, verdict=_verdict(row, kept)) for row in measured]
+        base = _median([before for pairs in self._pairs.values() for before, _ in pairs])
+        first = Row(self._quant, self._size, base, Divergence(0.0, 1.0), 1.0, "original" if kept else "kept")
+        rows = []
+        for row in measured:
+            speed, gain = _beside(base, self._pairs[row.quant])
+            rows.append(replace(row, speed=speed, gain=gain, verdict=_verdict(row, kept)))
         return (first, *rows), kept
 
     def _quantized(self, name: str) -> Path:
@@ -238,22 +242,26 @@ class _Bench:
         candidate = self._probe(path)
         try:
             distance = divergence(original, candidate)
-            speeds: list[Speed] = []
-            baseline: list[Speed] = []
-            for _ in range(self._rounds):
-                baseline.append(original.round())
-                speeds.append(candidate.round())
+            pairs: list[tuple[Speed, Speed]] = []
+            while len(pairs) < self._rounds or (_disagree(pairs) and len(pairs) < MOST_ROUNDS * self._rounds):
+                pairs.append((original.round(), candidate.round()))
         finally:
             candidate.close()
-        self._original_speeds += baseline
-        speed = _median(speeds)
-        pairs = zip(baseline, speeds, strict=True)
-        gain = statistics.median(turn_seconds(before) / turn_seconds(after) for before, after in pairs)
+        self._pairs[name] = pairs
+        speed, gain = _beside(_median([before for before, _ in pairs]), pairs)
+        low, _, high = _quartiles(pairs)
+        if _disagree(pairs):
+            self._say(
+                f"{name}: between {low:.2f} and {high:.2f} times as fast, because other work is going on: "
+                "tune again when the machine is quiet."
+            )
         verdict = ""
         if not distance.kl <= kl_bound:  # NaN is no closeness either
             verdict = f"too far from the original (bound {kl_bound:g})"
         elif gain < LEAST_GAIN:
             verdict = "no faster"
+        elif low < 1:
+            verdict = "not surely faster"
         return Row(name, path.stat().st_size, speed, distance, gain, verdict)
 
     def _probe(self, path: Path) -> Probe:
@@ -286,6 +294,26 @@ def _verdict(row: Row, kept: Path | None) -> str:
 
 def _median(speeds: Sequence[Speed]) -> Speed:
     return Speed(*(statistics.median(column) for column in zip(*speeds, strict=True)))
+
+
+def _beside(base: Speed, pairs: Sequence[tuple[Speed, Speed]]) -> tuple[Speed, float]:
+    """The speed of a candidate where the original's is `base`, and the gain: what else the machine did in a
+    round fell on both.
+    """
+    ratios = _median([Speed(*(b / a for a, b in zip(before, after, strict=True))) for before, after in pairs])
+    speed = Speed(*(own * ratio for own, ratio in zip(base, ratios, strict=True)))
+    return speed, turn_seconds(base) / turn_seconds(speed)
+
+
+def _quartiles(pairs: Sequence[tuple[Speed, Speed]]) -> list[float]:
+    """Of the gains of single rounds."""
+    gains = [turn_seconds(before) / turn_seconds(after) for before, after in pairs]
+    return statistics.quantiles(gains, n=4, method="inclusive") if len(gains) > 1 else 3 * gains
+
+
+def _disagree(pairs: Sequence[tuple[Speed, Speed]]) -> bool:
+    low, _, high = _quartiles(pairs)
+    return high > STEADY * low
 
 
 def _keep(model: ModelFile, winner: Path | None, tuning: Tuning) -> None:

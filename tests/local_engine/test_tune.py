@@ -159,6 +159,55 @@ def test_the_gain_is_that_of_a_whole_turn(model: ModelFile, bench: dict[str, Div
     assert before == pytest.approx(200 / 256 + 100 / 107 + 200 / 192)
 
 
+class Weather(ScriptedProbe):
+    """A machine where other work slows down whole rounds, or single ones of a candidate."""
+
+    slower: ClassVar[list[float]] = []
+
+    def round(self) -> Speed:
+        speed = super().round()
+        factor = self.slower.pop(0) if self.slower else 1.0
+        return Speed(*(each / factor for each in speed))
+
+
+def test_work_that_falls_on_both_changes_nothing(
+    model: ModelFile, bench: dict[str, Divergence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune, "Probe", Weather)
+    Weather.slower = [1, 1, 4, 4, 2, 2]
+    row = run(model, ["Q8_0"]).rows[1]
+    before, after = tune.turn_seconds(Speed(256, 107, 192)), tune.turn_seconds(Speed(480, 89, 246))
+    assert row.gain == pytest.approx(before / after)
+    assert row.verdict == "kept"
+
+
+def test_rounds_that_disagree_are_repeated_and_what_is_not_sure_is_not_kept(
+    model: ModelFile, bench: dict[str, Divergence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune, "Probe", Weather)
+    # Warming up, then every other round of the candidate is four times slower.
+    Weather.slower = [1, 1, *[1, 1, 1, 4] * 20]
+    said: list[str] = []
+    tuning = run(model, ["Q8_0"], say=said.append)
+    assert ScriptedProbe.order.count("Q8_0") == 1 + 2 * tune.MOST_ROUNDS
+    assert tuning.kept is None
+    assert tuning.rows[1].verdict in ("no faster", "not surely faster")
+    assert any("tune again when the machine is quiet" in line for line in said)
+
+
+def test_the_columns_and_the_gain_agree(
+    model: ModelFile, bench: dict[str, Divergence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune, "Probe", Weather)
+    # All of the second candidate's rounds are in worse weather.
+    Weather.slower = [1] * 6 + [5] * 5
+    first, *rows = run(model).rows
+    for row in rows:
+        gain = tune.turn_seconds(first.speed) / tune.turn_seconds(row.speed)
+        assert row.gain == pytest.approx(gain)
+    assert rows[0].speed.prefill / first.speed.prefill == pytest.approx(480 / 256)
+
+
 def test_the_type_that_the_model_has_is_not_tried(model: ModelFile, bench: dict[str, Divergence]) -> None:
     assert [row.quant for row in run(model, ["q4_1", "q8_0", "Q8_0"]).rows] == ["Q4_1", "Q8_0"]
     with pytest.raises(BadRequest, match="no other candidate"):
