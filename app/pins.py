@@ -18,6 +18,15 @@ def with_pin(chat: Chat) -> Chat:
     return replace(chat, private=chat.private or _is_bound(chat.summary.id))
 
 
+def unpinned(chat_id: str | None) -> str:
+    """What to say when a person takes the switch of a chat back: their own word is theirs to take, what was
+    found in the chat stays. Raises `StorageError`.
+    """
+    if chat_id is not None and _is_bound(chat_id):
+        return "You pin it no longer, but this chat stays on this machine for what was found in it."
+    return "You pin it no longer: this chat may leave this machine again."
+
+
 def _is_bound(chat_id: str) -> bool:
     from ..router.ledger import Ledger
 

@@ -1,6 +1,6 @@
 """Which requests stay on this machine: by rules of one's own, by what personal data looks like, by a pin.
 
-Sticky and fail closed: what bound a chat once binds it for good, and what can't be judged stays here.
+Sticky and fail closed: what was found in a chat once binds it for good, and what can't be judged stays here.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from edgecloud.app.chat_files import export_chat, import_chat
 from edgecloud.app.chat_markdown import PRIVATE_LINE
 from edgecloud.app.chats import Seam, StoredMessage
 from edgecloud.app.history import History
+from edgecloud.app.pins import unpinned
 from edgecloud.errors import BadRequest, NotFound
 from edgecloud.router.facts import Privacy, PrivacyReason
 from edgecloud.router.ledger import Ledger
@@ -94,6 +95,8 @@ def test_what_was_found_in_a_chat_binds_its_copy_and_a_wish_that_was_taken_back_
     path = export_chat(history.show(chat_id), str(tmp_path / "chat.json"))
 
     assert import_chat(str(path)).private is private
+    assert ("stays on this machine" in unpinned(chat_id)) is private
+    assert ("may leave this machine again" in unpinned(chat_id)) is not private
 
 
 def test_the_seams_of_an_answer_go_with_its_file(history: History, tmp_path: Path) -> None:

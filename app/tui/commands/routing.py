@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, get_args
 from edgecloud.errors import BadRequest, EdgeCloudError, NotFound
 from edgecloud.types import Mode
 
+from ...pins import unpinned
 from ..naming import check_model
 from ..screens.dialogs import Reader
 from ..screens.picker import Choice, Picker, model_choices
@@ -72,11 +74,10 @@ async def private(screen: ChatView, _: str) -> None:
     chosen = screen.session.preferences
     await screen.session.set_preferences(replace(chosen, private=not chosen.private))
     await screen.look()
-    screen.say(
-        "This chat may leave this machine again."
-        if chosen.private
-        else "Private: nothing of this chat leaves this machine."
-    )
+    if not chosen.private:
+        screen.say("Private: nothing of this chat leaves this machine.")
+    else:
+        screen.say(await asyncio.to_thread(unpinned, screen.session.chat_id))
 
 
 async def preview(screen: ChatView, _: str) -> None:
