@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.css.query import NoMatches
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.timer import Timer
 from textual.widget import Widget
 
@@ -314,9 +314,10 @@ class ChatView(Screen[None]):
 
     def say(self, sentence: str, severity: str = "information") -> None:
         """A sentence above the prompt, where it hides nothing: an error until something else is done, any
-        other for a while. On another screen it stands in a corner.
+        other for a while. On another screen it stands in a corner, and waits for the end of a dialog.
         """
-        if self.app.screen is not self:
+        is_below = isinstance(self.app.screen, ModalScreen) and severity != "error"
+        if self.app.screen is not self and not is_below:
             self.notify(sentence, severity=severity, markup=False)  # type: ignore[arg-type]
         elif severity == "error":
             self._trouble_over = self.prompt.full_text

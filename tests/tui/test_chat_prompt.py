@@ -213,6 +213,9 @@ async def test_two_sentences_stand_at_most_none_twice_and_escape_puts_them_away(
 
         user.chat.run_command("route")
         await until(lambda: len(user.app.screen_stack) > 1)
+        user.chat.say("two")
+        await user.pilot.pause()
+        assert not user.app._notifications, "nothing stands over a dialog"
         await user.pilot.press("escape")
         await user.settled()
         assert user.toasts() == []
