@@ -119,14 +119,14 @@ DECISION = Decision("req-1", 0.0, "balanced", (CANDIDATE,), "the better answer")
 def test_what_the_router_would_do_is_one_line() -> None:
     told = of_story({"decision": dump_record(DECISION), "sentences": []}, 100)
 
-    assert told.line() == "gpu-box on a pool · about 900 ms · $0.0040 · about 100 tokens · the better answer"
+    assert told.line() == "gpu-box on a pool · about 900 ms · $0.004 · about 100 tokens · the better answer"
     assert not told.is_local
 
 
 def test_a_narrow_line_leaves_out_the_reason_before_the_price() -> None:
     told = of_story({"decision": dump_record(DECISION), "sentences": []}, 100)
 
-    assert told.line(66) == "gpu-box on a pool · about 900 ms · $0.0040 · about 100 tokens"
+    assert told.line(66) == "gpu-box on a pool · about 900 ms · $0.004 · about 100 tokens"
 
 
 def test_a_text_to_read_hangs_under_its_names_and_numbers() -> None:
