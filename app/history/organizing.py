@@ -96,16 +96,6 @@ def receipts(connection: sqlite3.Connection, chat_id: str) -> Mapping[str, Mappi
     return {id: json.loads(text) for id, text in rows}
 
 
-def receipts_since(
-    connection: sqlite3.Connection, since: float
-) -> tuple[tuple[float, Mapping[str, Any]], ...]:
-    """Receipts of all chats from a moment on, oldest first, with their times."""
-    rows = connection.execute(
-        "SELECT created, json FROM receipts WHERE created >= ? ORDER BY created", (since,)
-    )
-    return tuple((created, json.loads(text)) for created, text in rows)
-
-
 def insert(
     connection: sqlite3.Connection,
     title: str,

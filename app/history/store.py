@@ -190,11 +190,6 @@ class History(Database):
         with self._reading() as connection:
             return organizing.receipts(connection, chat_id)
 
-    def receipts_since(self, since: float) -> tuple[tuple[float, Mapping[str, Any]], ...]:
-        """Receipts of all chats from a moment on (since the epoch), oldest first, with their times."""
-        with self._reading() as connection:
-            return organizing.receipts_since(connection, since)
-
     def insert(
         self,
         title: str,
