@@ -15,6 +15,7 @@ from edgecloud.errors import ConfigError, EdgeCloudError, StorageError
 from edgecloud.settings import PoolEntry, Settings
 
 from ..router.learning.speakers import signature, size_of
+from ..router.ledger import AnswerEntry, Ledger
 from .books import Books
 from .probing import Prober
 from .upstreams import IN_PROCESS, Deployment, Upstream, remote_upstream
@@ -193,12 +194,19 @@ class Engines:
         """
         if self._books is None:
             return
-        for upstream in upstreams:
-            if upstream.estimates.num_seen or upstream.deployments[0].name != IN_PROCESS:
-                continue
-            name = upstream.name
-            with suppress(StorageError):
-                answers = await self._books.do(lambda ledger, name=name: ledger.last_answers(name, LOOK_BACK))
+        unknown = [
+            each
+            for each in upstreams
+            if not each.estimates.num_seen and each.deployments[0].name == IN_PROCESS
+        ]
+        if not unknown:
+            return
+
+        def look_up(ledger: Ledger) -> list[list[AnswerEntry]]:
+            return [ledger.last_answers(each.name, LOOK_BACK) for each in unknown]
+
+        with suppress(StorageError):
+            for upstream, answers in zip(unknown, await self._books.do(look_up), strict=True):
                 upstream.learn_from(answers[::-1])
 
 

@@ -109,12 +109,17 @@ async def _test_all(
         )
     finally:
         await catalog.aclose()
-    ledger = state.ledger() if entries else None
     for finding in findings:
         upstreams[finding.name].learn_context(finding.context)
-    for name, upstream in upstreams.items() if ledger is not None else ():
-        kept = ledger.engines().get(name, (0.0, {}))[1]
-        ledger.keep_engines({name: {**kept, "context": upstream.state()["context"]}})
+    if entries:
+        ledger = state.ledger()
+        kept = ledger.engines()
+        ledger.keep_engines(
+            {
+                name: {**kept.get(name, (0.0, {}))[1], "context": upstream.state()["context"]}
+                for name, upstream in upstreams.items()
+            }
+        )
     return findings
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edgecloud.settings import Settings
 
     from ...router.ledger import EngineSums, Ledger
+    from ...router.world import Budget
 
 BAR = 32
 
@@ -43,7 +44,10 @@ def stats(state: State, days: int, as_json: bool) -> None:
                 "currency": settings.budget.currency,
                 "engines": [dataclasses.asdict(each) for each in totals],
                 "by_day": [dataclasses.asdict(each) for each in daily],
-                "budgets": budgets,
+                "budgets": [
+                    {"name": each.name, "limit": each.limit, "spent": each.spent, "reserved": each.reserved}
+                    for each in budgets
+                ],
             }
         )
         return
@@ -54,8 +58,8 @@ def stats(state: State, days: int, as_json: bool) -> None:
     print_text("\n".join(["", *plot(daily, settings.budget.currency)]))
     for budget in budgets:
         print_text(
-            f"{budget['name']}: {money(budget['spent'])} of {money(budget['limit'])} "
-            f"{settings.budget.currency} spent, {money(budget['reserved'])} reserved"
+            f"{budget.name}: {money(budget.spent)} of {money(budget.limit)} {settings.budget.currency} "
+            f"spent, {money(budget.reserved)} reserved"
         )
 
 
@@ -112,13 +116,9 @@ def _bar(share: float) -> str:
     return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
 
 
-def _budgets(settings: Settings, ledger: Ledger) -> list[dict[str, float | str]]:
+def _budgets(settings: Settings, ledger: Ledger) -> list[Budget]:
     from ...router.budgets import limits_of
 
     limits = limits_of(settings.budget, time.time(), chat_id=None, tenant=None)
     views = (limit.view(*sums) for limit, sums in zip(limits, ledger.sums(limits), strict=True))
-    return [
-        {"name": view.name, "limit": view.limit, "spent": view.spent, "reserved": view.reserved}
-        for view in views
-        if view is not None
-    ]
+    return [view for view in views if view is not None]
