@@ -6,13 +6,15 @@ What a schema asks for is enforced, or the request is refused: no answer is writ
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import llguidance
 
 from edgecloud.errors import BadRequest
+from edgecloud.schema_places import ROOT, SCHEMA_LISTS, SCHEMA_MAPS, SCHEMAS, find_fault, inside
 from edgecloud.types import Constraint
 from edgecloud.vocabulary import Vocabulary
 
@@ -32,9 +34,15 @@ _IDLE = {"uniqueItems": False, "propertyNames": True, "unevaluatedItems": True, 
 _FORMATS = frozenset({
     "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
 })  # fmt: skip
-_SCHEMA_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-_SCHEMA_LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
-_SCHEMAS = frozenset({"items", "additionalItems", "additionalProperties"})
+
+
+class _Asked(NamedTuple):
+    """What an answer must match, as llguidance compiles it; `schemas` are those that went into it."""
+
+    source: str
+    what: str
+    param: str
+    schemas: tuple[dict[str, Any], ...] = ()
 
 
 class SchemaCompiler:
@@ -48,52 +56,12 @@ class SchemaCompiler:
         self._markup_ids = markup_ids
 
     def compile(self, constraint: Constraint) -> SchemaGrammar:
-        """The grammar of a constraint of any kind but 'grammar'. Raises `BadRequest` as `schema` does."""
-        source, param = constraint.source, constraint.param
-        match constraint.kind:
-            case "json":
-                return self.schema('{"type": "object"}', param=param)
-            case "schema":
-                return self.schema(source, param=param)
-            case "regex":
-                return self.regex(source, param=param)
-            case "calls":
-                return self.calls(source, constraint.schemas, param=param)
-            case "grammar":
-                raise ValueError("GBNF is llama.cpp's, and not followed here")
+        """The grammar of a constraint of any kind but 'grammar'.
 
-    def schema(self, text: str, *, param: str = "response_format") -> SchemaGrammar:
-        """The grammar of a schema (JSON text). Raises `BadRequest` for what is none or can't be enforced."""
-        try:
-            schema = json.loads(text)
-        except RecursionError:
-            raise BadRequest("The JSON schema is nested too deeply.", param=param) from None
-        except ValueError as error:
-            raise BadRequest(f"The JSON schema is not JSON: {error}.", param=param) from None
-        source = llguidance.LLMatcher.grammar_from_json_schema(_source(schema, param))
-        return self._compile(source, "JSON schema", param)
-
-    def regex(self, pattern: str, *, param: str = "regex") -> SchemaGrammar:
-        """The grammar of what a pattern matches as a whole. Raises `BadRequest` as `schema` does."""
-        source = llguidance.LLMatcher.grammar_from_regex(pattern)
-        return self._compile(source, "regular expression", param)
-
-    def calls(self, grammar: str, schemas: str, *, param: str = "tools") -> SchemaGrammar:
-        """The grammar of a `Constraint` of kind 'calls'. Raises `BadRequest` as `schema` does."""
-        rules = [
-            f"arguments{number}: %json {_source(schema, param)}"
-            for number, schema in enumerate(json.loads(schemas))
-        ]
-        return self._compile("\n".join([grammar, *rules]), "JSON schema", param)
-
-    def _compile(self, source: str, what: str, param: str) -> SchemaGrammar:
-        matcher = llguidance.LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
-        if not matcher.is_error():
-            # A reference to itself comes to light with the first step.
-            matcher.compute_bitmask()
-        if matcher.is_error():
-            raise BadRequest(f"The {what} can't be enforced: {_reason(matcher)}.", param=param)
-        return SchemaGrammar(matcher, self._vocabulary.eog_ids, what, param)
+        Raises `BadRequest` for what is none or can't be enforced, with the keyword and its place.
+        """
+        asked = _read(constraint)
+        return SchemaGrammar(_begun(self._tokenizer, asked), self._vocabulary.eog_ids, asked)
 
     @cached_property
     def _tokenizer(self) -> llguidance.LLTokenizer:
@@ -103,18 +71,25 @@ class SchemaCompiler:
         )
 
 
-class SchemaGrammar:
-    """Where one answer stands in its schema, or in `what` else it must match because `param` asked for it."""
+def check(constraint: Constraint) -> None:
+    """Raise the `BadRequest` that compiling would, before there is a model: a schema or a pattern that can't
+    be enforced on bytes can't be on anybody's tokens. (Calls are written in the tokens of one model.)
+    """
+    if constraint.kind in ("schema", "regex"):
+        _begun(llguidance.LLTokenizer("byte"), _read(constraint))
 
-    def __init__(self, matcher: llguidance.LLMatcher, eog_ids: frozenset[int], what: str, param: str) -> None:
+
+class SchemaGrammar:
+    """Where one answer stands in what was asked of it."""
+
+    def __init__(self, matcher: llguidance.LLMatcher, eog_ids: frozenset[int], asked: _Asked) -> None:
         self._matcher = matcher
         self._eog_ids = eog_ids
-        self._what = what
-        self._param = param
+        self._asked = asked
 
     def clone(self) -> SchemaGrammar:
         """Another answer under the same schema, from the state this one is in."""
-        return SchemaGrammar(self._matcher.deep_copy(), self._eog_ids, self._what, self._param)
+        return SchemaGrammar(self._matcher.deep_copy(), self._eog_ids, self._asked)
 
     def allows(self, token: int) -> bool:
         """Whether the token may come next: a thousand times cheaper than asking about all."""
@@ -139,8 +114,8 @@ class SchemaGrammar:
         # In an error the matcher would let the answer end, valid or not.
         if self._matcher.is_error():
             raise BadRequest(
-                f"The {self._what} can't be followed any further: {_reason(self._matcher)}.",
-                param=self._param,
+                f"The {self._asked.what} can't be followed any further: {_reason(self._matcher)}.",
+                param=self._asked.param,
             )
 
 
@@ -160,15 +135,89 @@ class _Tokens:
         return self._vocabulary.tokenize(text.decode(errors="replace"))
 
 
-def _source(schema: Any, param: str) -> str:
-    """What llguidance compiles; our options win over the schema's own."""
+def _read(constraint: Constraint) -> _Asked:
+    param = constraint.param
+    match constraint.kind:
+        case "json":
+            return _read_schema('{"type": "object"}', param)
+        case "schema":
+            return _read_schema(constraint.source, param)
+        case "regex":
+            source = llguidance.LLMatcher.grammar_from_regex(constraint.source)
+            return _Asked(source, "regular expression", param)
+        case "calls":
+            schemas = [_enforceable_whole(schema, param) for schema in json.loads(constraint.schemas)]
+            rules = [
+                f"arguments{number}: %json {_source(schema, param)}" for number, schema in enumerate(schemas)
+            ]
+            return _Asked("\n".join([constraint.source, *rules]), "JSON schema", param, tuple(schemas))
+        case "grammar":
+            raise ValueError("GBNF is llama.cpp's, and not followed here")
+
+
+def _read_schema(text: str, param: str) -> _Asked:
+    try:
+        parsed = json.loads(text)
+    except RecursionError:
+        raise BadRequest("The JSON schema is nested too deeply.", param=param) from None
+    except ValueError as error:
+        raise BadRequest(f"The JSON schema is not JSON: {error}.", param=param) from None
+    schema = _enforceable_whole(parsed, param)
+    source = llguidance.LLMatcher.grammar_from_json_schema(_source(schema, param))
+    return _Asked(source, "JSON schema", param, (schema,))
+
+
+def _begun(tokenizer: llguidance.LLTokenizer, asked: _Asked) -> llguidance.LLMatcher:
+    """The matcher of what was asked, at its start. Raises `BadRequest` if that can't be enforced."""
+    matcher = _tried(tokenizer, asked.source)
+    if matcher.is_error():
+        place = _fault_place(asked)
+        raise BadRequest(f"The {asked.what} can't be enforced{place}: {_reason(matcher)}.", param=asked.param)
+    return matcher
+
+
+def _tried(tokenizer: llguidance.LLTokenizer, source: str) -> llguidance.LLMatcher:
+    matcher = llguidance.LLMatcher(tokenizer, source, log_level=0, limits=_LIMITS)
+    if not matcher.is_error():
+        # A reference to itself comes to light with the first step.
+        matcher.compute_bitmask()
+    return matcher
+
+
+def _fault_place(asked: _Asked) -> str:
+    """The first of the schemas that is wrong by itself, if any is, and the keyword for which it is."""
+    tokenizer = llguidance.LLTokenizer("byte")
+
+    def is_wrong(schema: dict[str, Any]) -> bool:
+        source = llguidance.LLMatcher.grammar_from_json_schema(_source(schema, asked.param))
+        return bool(_tried(tokenizer, source).is_error())
+
+    try:
+        for number, schema in enumerate(asked.schemas, 1):
+            if is_wrong(schema):
+                whose = f" (the parameters of function {number})" if len(asked.schemas) > 1 else ""
+                return f" at {find_fault(schema, is_wrong)}{whose}"
+    except RecursionError:
+        pass  # nearly too deep to be read, and told of without a place
+    return ""
+
+
+def _enforceable_whole(schema: Any, param: str) -> dict[str, Any]:
     if not isinstance(schema, dict):
         raise BadRequest("A JSON schema must be an object.", param=param)
     try:
-        enforceable = _enforceable(schema, "", param)
+        enforceable: dict[str, Any] = _enforceable(schema, ROOT, param)
         if not _mentions(schema, "allOf"):
             _close(enforceable)
-        return json.dumps({**enforceable, "x-guidance": _OPTIONS})
+        return enforceable
+    except RecursionError:
+        raise BadRequest("The JSON schema is nested too deeply.", param=param) from None
+
+
+def _source(schema: dict[str, Any], param: str) -> str:
+    """What llguidance compiles; our options win over the schema's own."""
+    try:
+        return json.dumps({**schema, "x-guidance": _OPTIONS})
     except RecursionError:
         raise BadRequest("The JSON schema is nested too deeply.", param=param) from None
 
@@ -179,7 +228,7 @@ def _enforceable(schema: Any, path: str, param: str) -> Any:
         return schema
     result: dict[str, Any] = {}
     for key, value in schema.items():
-        place = f"{path}.{key}" if path else key
+        place = inside(path, key)
         if key in _REFUSED:
             if key not in _IDLE or value is not _IDLE[key]:
                 raise BadRequest(f"A JSON schema with {key!r} can't be enforced (at {place}).", param=param)
@@ -187,11 +236,13 @@ def _enforceable(schema: Any, path: str, param: str) -> Any:
             key == "format" and isinstance(value, str) and value not in _FORMATS
         ):
             continue
-        elif key in _SCHEMA_MAPS and isinstance(value, dict):
-            result[key] = {name: _enforceable(part, f"{place}.{name}", param) for name, part in value.items()}
-        elif key in _SCHEMA_LISTS or (key == "items" and isinstance(value, list)):
+        elif key in SCHEMA_MAPS and isinstance(value, dict):
+            result[key] = {
+                name: _enforceable(part, inside(place, name), param) for name, part in value.items()
+            }
+        elif key in SCHEMA_LISTS or (key == "items" and isinstance(value, list)):
             result[key] = _enforceable_list(value, place, param)
-        elif key in _SCHEMAS:
+        elif key in SCHEMAS:
             result[key] = _enforceable(value, place, param)
         else:
             result[key] = value
@@ -213,9 +264,9 @@ def _close(schema: Any) -> None:
         if isinstance(named, dict) and "patternProperties" not in schema and isinstance(required, list):
             # A required name that is not listed needs the object open.
             schema.setdefault("additionalProperties", not named.keys() >= set(map(str, required)))
-        for key in _SCHEMA_LISTS | _SCHEMAS:
+        for key in SCHEMA_LISTS | SCHEMAS:
             _close(schema.get(key))
-        for key in _SCHEMA_MAPS:
+        for key in SCHEMA_MAPS:
             _close(list(schema[key].values()) if isinstance(schema.get(key), dict) else None)
 
 
@@ -232,20 +283,21 @@ def _enforceable_list(value: Any, place: str, param: str) -> list[Any]:
         raise BadRequest(
             f"In the JSON schema {place} must be a list of schemas that is not empty.", param=param
         )
-    return [_enforceable(part, f"{place}.{index}", param) for index, part in enumerate(value)]
+    return [_enforceable(part, inside(place, index), param) for index, part in enumerate(value)]
 
 
 def _check_numbers(schema: dict[str, Any], path: str, param: str) -> None:
-    where = f" (at {path})" if path else ""
     step = schema.get("multipleOf")
     if step is not None and not (isinstance(step, int | float) and step > 0):
-        raise BadRequest(f"In the JSON schema multipleOf must be above 0{where}.", param=param)
+        place = inside(path, "multipleOf")
+        raise BadRequest(f"In the JSON schema {place} must be above 0.", param=param)
     # Free names may repeat, and those that do are one property to who reads the object.
     wanted, required = schema.get("minProperties"), schema.get("required")
     distinct = 1 + len(required if isinstance(required, list) else ())
     if isinstance(wanted, int) and wanted > distinct:
         raise BadRequest(
-            f"A JSON schema with minProperties {wanted} can't be enforced{where}: list names in 'required'.",
+            f"A JSON schema with minProperties {wanted} can't be enforced (at "
+            f"{inside(path, 'minProperties')}): list names in 'required'.",
             param=param,
         )
 
@@ -259,4 +311,7 @@ def _reason(matcher: llguidance.LLMatcher) -> str:
     if "regex parse error" in first:
         cause = next((line.removeprefix("error: ") for line in rest if line.startswith("error: ")), first)
         return f"a pattern can't be read ({cause[:160]})"
+    if re.fullmatch("[A-Z][A-Za-z]+", first):
+        # The name of a state inside, not a sentence: TooComplex, NoExtension and the like.
+        return "it is too much to follow" if "Complex" in first else "it asks for something that has no end"
     return first[:200].rstrip(".")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgecloud.prompt import constraint_on
-from edgecloud.types import ChatRequest
+from edgecloud.types import ChatRequest, Constraint
 
 if TYPE_CHECKING:
     from .loaded import LoadedModel
@@ -25,3 +25,10 @@ def make_grammar(loaded: LoadedModel, request: ChatRequest) -> TokenGrammar | No
     if constraint.kind == "grammar":
         return Grammar(loaded.model, constraint.source, param=constraint.param)
     return loaded.schemas.compile(constraint)
+
+
+def check_constraint(constraint: Constraint) -> None:
+    """Raise the `BadRequest` that `make_grammar` would, as far as it can be told before a model is loaded."""
+    from edgecloud.schemas import check
+
+    check(constraint)

@@ -19,7 +19,7 @@ from edgecloud.types import Capabilities, ChatRequest, EngineEvent, Health, KvUs
 from edgecloud.vocabulary import check_ids
 
 from .answer import Answer, echo_only
-from .constraint import make_grammar
+from .constraint import check_constraint, make_grammar
 from .fit import MemoryPlan, available_memory
 from .loaded import LoadedModel, load_model, make_template
 from .progress import Progress
@@ -236,6 +236,9 @@ class LocalEngine:
 
     async def generate(self, request: ChatRequest) -> AsyncGenerator[EngineEvent, None]:
         deadline = None if request.deadline_s is None else time.monotonic() + request.deadline_s
+        if request.constraint is not None and not self.is_loaded:
+            # What can't be enforced is told at once, not after a model has been loaded for it.
+            await asyncio.to_thread(check_constraint, request.constraint)
         async with self._in_use() as loaded:
             job, prompt_tail = await asyncio.to_thread(self._prepare, loaded, request, deadline)
             start = Start(self.name, self.file.name, len(job.prompt), self.file.variant)

@@ -94,6 +94,15 @@ async def test_events_are_start_then_text_then_the_choice_then_done(engine: Loca
     assert done(events).timings.ttft_s > 0
 
 
+async def test_a_schema_that_no_model_can_follow_is_told_before_one_is_loaded(
+    engine: LocalEngine,
+) -> None:
+    for constraint in (Constraint("schema", '{"type": "nosuch"}'), Constraint("regex", "(")):
+        with pytest.raises(BadRequest, match="can't be enforced"):
+            await run(engine, ask(constraint=constraint))
+        assert not engine.is_loaded
+
+
 async def test_the_model_is_loaded_by_the_first_request_and_again_after_unloading(
     engine: LocalEngine,
 ) -> None:

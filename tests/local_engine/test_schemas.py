@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from edgecloud.errors import BadRequest
 from edgecloud.local_engine.batcher import Batcher
+from edgecloud.local_engine.constraint import check_constraint
 from edgecloud.local_engine.llama import Candidates, Model
 from edgecloud.local_engine.sampler import SamplingPlan
 from edgecloud.local_engine.schemas import SchemaCompiler, SchemaGrammar
@@ -230,8 +232,44 @@ def test_what_cannot_be_enforced_is_refused_by_name(
 
 def test_the_sentence_says_where(compiler: SchemaCompiler) -> None:
     schema = {"properties": {"tags": {"anyOf": [{"type": "null"}, {"items": {"not": {}}}]}}}
-    with pytest.raises(BadRequest, match=r"'not'.*properties\.tags\.anyOf\.1\.items\.not"):
+    with pytest.raises(BadRequest, match=r"'not'.*#/properties/tags/anyOf/1/items/not\)"):
         schema_grammar(compiler, json.dumps(schema))
+
+
+FAULTS = [
+    ({"$ref": "#"}, "#/$ref", "no end"),
+    ({"type": "nosuch"}, "#/type", "nosuch"),
+    ({"properties": {"a/b": {"items": {"type": "nosuch"}}}}, "#/properties/a~1b/items/type", "nosuch"),
+    ({"$defs": {"a": {"minLength": -1}}, "$ref": "#/$defs/a"}, "#/$defs/a/minLength", "minLength"),
+    ({"$defs": {"b": {"$ref": "#/$defs/b"}}, "anyOf": [{"$ref": "#/$defs/b"}]}, "#/$defs/b/$ref", "no end"),
+    ({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/none"}]}, "#/anyOf/1/$ref", "does not exist"),
+    ({"properties": {"a": {"pattern": "("}}, "required": ["a"]}, "#/properties/a/pattern", "unclosed group"),
+    ({"title": "x", "anyOf": [{"enum": []}]}, "#/anyOf/0/enum", "Unsatisfiable"),
+    ({"items": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}, "#/items/oneOf", "oneOf"),
+    ({"properties": {"a": {"multipleOf": 0}}}, "#/properties/a/multipleOf", "above 0"),
+    ({"items": {"minProperties": 3}}, "#/items/minProperties", "required"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "place", "word"), FAULTS, ids=[place for _, place, _ in FAULTS])
+def test_a_fault_is_told_with_keyword_and_place_with_and_without_a_model(
+    compiler: SchemaCompiler, schema: dict[str, Any], place: str, word: str
+) -> None:
+    constraint = Constraint("schema", json.dumps(schema), param="schema")
+    for check in (compiler.compile, check_constraint):
+        with pytest.raises(BadRequest) as raised:
+            check(constraint)
+        told = raised.value.message
+        assert re.search(rf"(?<![^ (]){re.escape(place)}(?![^ :)])", told), told
+        assert word in told
+        assert raised.value.param == "schema"
+
+
+def test_of_many_functions_the_wrong_one_is_told(compiler: SchemaCompiler) -> None:
+    schemas = [{"type": "object"}, {"type": "object", "properties": {"city": {"type": "town"}}}]
+    constraint = Constraint("calls", "start: arguments0 | arguments1", json.dumps(schemas), param="tools")
+    with pytest.raises(BadRequest, match=r"#/properties/city/type \(the parameters of function 2\)"):
+        compiler.compile(constraint)
 
 
 def test_a_property_may_be_called_as_a_keyword_is(compiler: SchemaCompiler, vocabulary: Model) -> None:

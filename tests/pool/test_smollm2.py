@@ -16,6 +16,7 @@ from edgecloud.pool.torch_runner import TorchRunner
 from edgecloud.pool.vocabulary import FileVocabulary, from_gguf
 from edgecloud.schemas import SchemaCompiler
 from edgecloud.settings import Settings
+from edgecloud.types import Constraint
 
 from .running import Pool, make_config, make_runner
 
@@ -163,7 +164,7 @@ def test_a_schema_is_followed_while_others_speak_freely(
         "properties": {"city": {"type": "string", "maxLength": 20}, "size": {"enum": ["small", "large"]}},
         "required": ["city", "size"],
     }
-    mask = SchemaCompiler(vocabulary).schema(json.dumps(schema))
+    mask = SchemaCompiler(vocabulary).compile(Constraint("schema", json.dumps(schema)))
     ends = vocabulary.eog_ids
     pool = fresh(int8)
     bound = pool.submit(prompts[0], 60, Drawing(temperature=0.9, seed=1, stop_ids=ends, mask=mask), n=2)
