@@ -226,6 +226,7 @@ class ChatView(Screen[None]):
         self.query_one(Welcome).display = session.is_fresh
         self.query_one(Welcome).show(frame.welcome(self.settings, chosen.model))
         self.transcript.display = not session.is_fresh
+        self.set_class(not session.is_fresh, "-begun")
         self.query_one(FootBar).show(would)
         turn, is_editing = self.route.model or self.route.mode or "", self.editing is not None
         title = frame.frame(self.settings, chosen, would, turn=turn, is_editing=is_editing)

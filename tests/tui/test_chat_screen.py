@@ -211,6 +211,19 @@ async def test_what_would_be_sent_can_be_read_first(tmp_path: Path) -> None:
         assert "hello there" in user.screen_text()
 
 
+async def test_inline_it_leaves_the_last_command_in_sight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("textual.app.App.is_inline", True)
+    async with driven(make_app(tmp_path), size=(80, 24)) as user:
+        assert user.app._get_inline_height() == 10
+        await user.ask("hi")
+        assert user.app._get_inline_height() == 12
+        await user.pilot.press("f2")
+        await until(lambda: isinstance(user.app.screen, Picker))
+        assert user.app._get_inline_height() >= 16, "a list needs the room"
+
+
 async def test_the_foot_says_who_would_answer(tmp_path: Path) -> None:
     settings = Settings(pool=(PoolEntry(name="away", url="http://pool.example", model="m"),))
     async with driven(make_app(tmp_path, FakeEngine(name="fake"), settings=settings)) as user:
