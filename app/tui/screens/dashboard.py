@@ -155,7 +155,7 @@ def engine_table(engines: dict[str, Sums], currency: str) -> Table:
         "engine",
         "requests",
         "failed",
-        "interrupted",
+        "stopped",
         "in",
         "out",
         "wait p50",
