@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from edgecloud.types import ChoiceDone, Done, EngineEvent, Notice, ReasoningDelta, Start, TextDelta, Usage
 
-LOOKED_AT = 2000
-"""Characters at the end of an answer that must all be repetition."""
+LOOKED_AT = 3000
+"""Characters at the end of an answer that must say all but nothing new."""
 
-LONGEST_ROUND = 250
-"""Characters of what is repeated: at least eight rounds are seen before an answer is cut."""
+NEW = 0.06
+"""Share of them that is left once what repeats is taken out. Of answers in circles it is 0.03 to 0.05, of
+prose 0.3 to 0.5, of code and of lists of numbers hardly below 0.2.
+"""
 
 STOPPED = "The answer only repeated itself, so it was stopped; one with a limit of tokens runs up to that."
 
 LOOK_EVERY = 200
-"""Characters between two looks, of about a third of a millisecond each."""
+"""Characters between two looks, of about a tenth of a millisecond each."""
 
 
 async def cutting_circles(
@@ -47,14 +50,8 @@ async def cutting_circles(
 
 
 def goes_in_circles(tail: str) -> bool:
-    """Whether these `LOOKED_AT` characters are one short text again and again."""
+    """Whether these `LOOKED_AT` characters say the same again and again, here and there in other words."""
     if len(tail) < LOOKED_AT:
         return False
-    # A text has the period that its longest border leaves (Knuth, Morris, Pratt 1977).
-    borders, length = [0], 0
-    for character in tail[1:]:
-        while length and tail[length] != character:
-            length = borders[length - 1]
-        length += tail[length] == character
-        borders.append(length)
-    return len(tail) - length <= LONGEST_ROUND
+    text = tail.encode(errors="replace")
+    return len(zlib.compress(text)) <= NEW * len(text)

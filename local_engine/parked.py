@@ -60,8 +60,8 @@ class ParkedPrefixes:
         return let_go
 
     def best_match(self, tokens: Sequence[int]) -> tuple[Parked | None, int]:
-        """The state that shares the longest prefix with `tokens`, and how long that is. Of equals the smallest,
-        and whoever used which: the same prompt is to find the same, to the last bit.
+        """The state that shares the longest prefix with `tokens`, and how long that is. The smallest of
+        equals, whichever was used last: the same prompt is to find the same, to the last bit.
         """
         best: Parked | None = None
         longest = 0
