@@ -150,43 +150,28 @@ def today_line(today: Sums, budget: BudgetSettings) -> str:
 
 
 def engine_table(engines: dict[str, Sums], currency: str) -> Table:
-    """A row an engine."""
-    header = (
-        "engine",
-        "requests",
-        "failed",
-        "stopped",
-        "in",
-        "out",
-        "wait p50",
-        "p95",
-        "tokens/s",
-        "hits",
-        "price",
-    )
+    """A row an engine; what failed or was stopped has a column where there is any."""
+    columns: dict[str, Callable[[Sums], str]] = {"requests": lambda sums: f"{sums.requests:,}"}
+    if any(sums.failed for sums in engines.values()):
+        columns["failed"] = lambda sums: f"{sums.failed:,}"
+    if any(sums.interrupted for sums in engines.values()):
+        columns["stopped"] = lambda sums: f"{sums.interrupted:,}"
+    columns |= {
+        "in": lambda sums: f"{sums.prompt_tokens:,}",
+        "out": lambda sums: f"{sums.completion_tokens:,}",
+        "wait p50": lambda sums: _seconds(quantile(sums.waits, 0.5)),
+        "p95": lambda sums: _seconds(quantile(sums.waits, 0.95)),
+        "tokens/s": lambda sums: f"{quantile(sums.speeds, 0.5) or 0:.0f}",
+        "hits": lambda sums: f"{sums.hits / sums.asked_cache:.0%}" if sums.asked_cache else "–",
+        "price": lambda sums: money(sums.cost, currency),
+    }
     rows = [
-        (
-            plain(name or NOBODY),
-            *map(
-                Content,
-                (
-                    f"{sums.requests:,}",
-                    f"{sums.failed:,}",
-                    f"{sums.interrupted:,}",
-                    f"{sums.prompt_tokens:,}",
-                    f"{sums.completion_tokens:,}",
-                    _seconds(quantile(sums.waits, 0.5)),
-                    _seconds(quantile(sums.waits, 0.95)),
-                    f"{quantile(sums.speeds, 0.5) or 0:.0f}",
-                    f"{sums.hits / sums.asked_cache:.0%}" if sums.asked_cache else "–",
-                    money(sums.cost, currency),
-                ),
-            ),
-        )
+        (plain(name or NOBODY), *(Content(cell(sums)) for cell in columns.values()))
         for name, sums in sorted(engines.items())
     ]
-    aligns = ["left", *["right"] * (len(header) - 1)]
-    return Table([Content.styled(name, "bold") for name in header], rows, aligns)  # type: ignore[arg-type]
+    aligns = ["left", *["right"] * len(columns)]
+    header = [Content.styled(name, "bold") for name in ("engine", *columns)]
+    return Table(header, rows, aligns)  # type: ignore[arg-type]
 
 
 def _seconds(value: float | None) -> str:

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from edgecloud.app.tui.screens.dashboard import engine_table
 from edgecloud.app.tui.state.receipt import parse
 from edgecloud.app.tui.state.stats import DAY_S, HOUR_S, quantile, summarise
 from edgecloud.router.ledger import Ledger
@@ -110,3 +111,14 @@ def test_what_was_stopped_has_not_failed() -> None:
 
     assert (stats.today.requests, stats.today.failed, stats.today.interrupted) == (4, 2, 1)
     assert (stats.engines[""].requests, stats.engines[""].failed) == (1, 1)
+
+
+def test_the_dashboard_has_a_column_for_what_was_stopped_where_anything_was() -> None:
+    def names(*outcomes: str) -> list[str]:
+        requests = [(NOW, outcome, make_receipt()) for outcome in outcomes]
+        stats = summarise(requests, now=NOW, midnight=MIDNIGHT)
+        return [cell.plain for cell in engine_table(stats.engines, "USD").header][:3]
+
+    assert names("ok") == ["engine", "requests", "in"]
+    assert names("ok", "interrupted") == ["engine", "requests", "stopped"]
+    assert names("ok", "upstream_failed") == ["engine", "requests", "failed"]
