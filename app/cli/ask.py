@@ -142,9 +142,9 @@ def ask(
         state.offline |= offline
         settings = state.settings()
         text = gather_prompt(prompt, files, quiet=quiet, optional=continues)
-        messages, chat_id = [Message("user", text)], None
+        messages, chat_id, parent_id = [Message("user", text)], None, None
         if continues:
-            messages, chat_id = _continued(state, settings, text, quiet=quiet)
+            messages, chat_id, parent_id = _continued(state, settings, text, quiet=quiet)
         if system is not None:
             messages = [Message("system", system), *(m for m in messages if m.role != "system")]
         request = ChatRequest(
@@ -162,6 +162,7 @@ def ask(
             fresh=fresh,
             journal=not no_history,
             files=tuple(os.path.abspath(name) for name in files if name != "-"),
+            parent_id=parent_id,
             chat_id=chat_id,
             door="ask",
         )
@@ -187,20 +188,24 @@ def _printer(*, as_json: bool, stream: bool | None, quiet: bool) -> Printer:
     return TextPrinter(stream=stream is not False, quiet=quiet)
 
 
-def _continued(state: State, settings: Settings, text: str, *, quiet: bool) -> tuple[list[Message], str]:
-    """The last chat with one more question, and its id; without one, its last question if that is open."""
+def _continued(
+    state: State, settings: Settings, text: str, *, quiet: bool
+) -> tuple[list[Message], str, str | None]:
+    """The last chat with one more question, its id, and its first message's: whether that is still there is
+    looked at when the question is written. Without one, its last question if that is open.
+    """
     from .shell import note
 
-    chat_id, earlier = _last_chat(state, settings)
+    chat_id, first_id, earlier = _last_chat(state, settings)
     is_open = bool(earlier) and earlier[-1].role == "user"
     if text and is_open:
         note("edgecloud: the question before this one has no answer; both are asked.", quiet=quiet)
     if not text and not is_open:
         raise BadRequest("There is no prompt, and the last question was answered: say what comes next.")
-    return [*earlier, *([Message("user", text)] if text else ())], chat_id
+    return [*earlier, *([Message("user", text)] if text else ())], chat_id, first_id
 
 
-def _last_chat(state: State, settings: Settings) -> tuple[str, tuple[Message, ...]]:
+def _last_chat(state: State, settings: Settings) -> tuple[str, str | None, tuple[Message, ...]]:
     if not settings.history.enabled:
         raise BadRequest("There is no chat to continue: history is off (`history.enabled`).")
     history = state.history()
@@ -208,7 +213,8 @@ def _last_chat(state: State, settings: Settings) -> tuple[str, tuple[Message, ..
         chat_id = history.last_chat()
         if chat_id is None:
             raise NotFound("There is no chat to continue yet.")
-        return chat_id, history.messages(chat_id)
+        first = next(iter(history.show(chat_id).path), None)
+        return chat_id, first, history.messages(chat_id)
     finally:
         history.close()
 

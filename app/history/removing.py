@@ -38,8 +38,17 @@ def remove(connection: sqlite3.Connection, chat_ids: Sequence[str]) -> Removal:
             num_chats += connection.execute("DELETE FROM chats WHERE id = ?", of_chat).rowcount
             for (content_id,) in contents:
                 drop_content(connection, content_id)
+        set_state(connection, "removed", 1)
         set_state(connection, "purge_pending", 1)
     return Removal(num_chats, num_messages, purged=purge(connection))
+
+
+def was_removed(connection: sqlite3.Connection, chat_id: str) -> bool:
+    """Whether a chat that was kept here once was removed since, which no chat was from a file that is new:
+    one whose file somebody deleted, or took away, is written again.
+    """
+    is_there = connection.execute("SELECT 1 FROM chats WHERE id = ?", (chat_id,)).fetchone()
+    return is_there is None and bool(get_state(connection, "removed"))
 
 
 def expired(connection: sqlite3.Connection, before: float) -> list[str]:

@@ -214,6 +214,11 @@ class History(Database):
         with self._reading() as connection:
             return removing.remove(connection, chat_ids)
 
+    def was_removed(self, chat_id: str) -> bool:
+        """Whether a chat that was kept here once was removed since, by another program say."""
+        with self._reading() as connection:
+            return removing.was_removed(connection, chat_id)
+
     def expired(self, retention_days: int) -> tuple[str, ...]:
         """The chats last used longer ago than this, but running ones; none for 0, which keeps all."""
         if retention_days <= 0:

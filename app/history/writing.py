@@ -16,6 +16,7 @@ from edgecloud.types import ChatRequest, Message, Receipt, ToolCall, new_id
 
 from ..chats import ROOT_PATH, Seam, Status, Turn, extend_path, paths_of, prompt_of, storable, title_of
 from .organizing import pin
+from .removing import was_removed
 from .tables import drop_content, pack_seams, read_slices, store_content, store_slice
 
 HEARTBEAT_STALE_S = 15.0
@@ -25,8 +26,13 @@ HEARTBEAT_STALE_S = 15.0
 def begin(connection: sqlite3.Connection, request: ChatRequest, turn: Turn, owner: Owner, now: float) -> Turn:
     """Write what of the prompt is new, and one running answer a choice that belongs to `owner`, with the ids
     of `turn`, but in the chat that the request goes on with, if it does.
+
+    Where that chat was removed since the request was put together, only its last question is written: what a
+    person removed does not come back with the next prompt.
     """
     prompt, prefill = prompt_of(request)
+    if _was_removed(connection, request):
+        prompt, prefill = _last_question(prompt), ""
     chat_id, parent_id, path, num_known = _place(connection, request, prompt, turn.chat_id, now)
     for message in prompt[num_known:]:
         content_id, digest = store_content(connection, message)
@@ -188,6 +194,22 @@ def _place(
     return new_chat_id, None, ROOT_PATH, 0
 
 
+def _was_removed(connection: sqlite3.Connection, request: ChatRequest) -> bool:
+    """Whether the request goes on from a kept message of a chat that is there no more."""
+    if request.chat_id is None or request.parent_id is None:
+        return False
+    return was_removed(connection, request.chat_id)
+
+
+def _last_question(prompt: Sequence[Message]) -> tuple[Message, ...]:
+    """What a chat begins with that was the end of another: its system prompt, and what is asked now."""
+    asked = [place for place, message in enumerate(prompt) if message.role == "user"][-1:] or [0]
+    return (
+        *(message for message in prompt[: asked[0]] if message.role == "system"),
+        *prompt[asked[0] :],
+    )
+
+
 def _known(
     connection: sqlite3.Connection, request: ChatRequest, prompt: Sequence[Message], paths: Sequence[bytes]
 ) -> tuple[str, str, int] | None:
@@ -220,8 +242,7 @@ def _longest_prefix(
                 WHERE path IN ({marks(chunk)}) AND {where}""",
             [*chunk, *arguments],
         ).fetchall()
-        named = [row for row in rows if row[1] == request.parent_id]
         if rows:
-            best = max(named or rows, key=lambda row: (depths[row[2]], row[3], row[4]))
+            best = max(rows, key=lambda row: (depths[row[2]], row[1] == request.parent_id, row[3], row[4]))
             return best[0], best[1], depths[best[2]]
     return None

@@ -118,6 +118,10 @@ class Store:
 
         return await self._do(read)
 
+    async def was_removed(self, chat_id: str) -> bool:
+        """Whether a chat that was kept once was removed since, by another program say."""
+        return await self._do(lambda history: history.was_removed(chat_id))
+
     async def show(self, chat_id: str) -> Chat:
         return await self._do(lambda history: history.show(chat_id))
 

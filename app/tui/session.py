@@ -30,6 +30,9 @@ LOOKS_FOR_END = 20
 LOOK_FOR_END_S = 0.05
 """How often, and how far apart, history is asked whether an answer's end is written. A disk may be slow."""
 
+REMOVED_S = 1.0
+"""How long a prompt waits to know whether its chat is still there."""
+
 
 class Session:
     """A chat's tree, what runs in it and what waits. `offline` is whether nothing distant may be asked.
@@ -74,6 +77,8 @@ class Session:
         self._task: asyncio.Task[object] | None = None
 
     @property
+        self._is_kept = self.conversation.head is not None
+        """Whether the chat was seen in the history."""
     def is_running(self) -> bool:
         return self._task is not None and not self._task.done()
 
@@ -182,6 +187,8 @@ class Session:
         """Answer one question; False if the queue should wait for the user to look."""
         self.chat_id = self.chat_id or new_id("chat")
         node = self.conversation.add(Message("assistant", prefix), question, status="running")
+        if await self.begin_anew_if_removed():
+            question, prefix = self.conversation.add(question.message, None), ""
         request = self.request(question, route, fresh=fresh, prefix=prefix, files=files)
         turn = self.turn = Turn(self.clock(), prefix, request.model)
         self.answering = node
@@ -198,6 +205,23 @@ class Session:
 
     def request(
         self,
+    async def begin_anew_if_removed(self) -> bool:
+        """Where somebody removed this chat from the history meanwhile, forget what was said in it and begin a
+        new one: what is removed must not come back with the next prompt.
+        """
+        if not self._is_kept or self.chat_id is None:
+            return False
+        try:
+            if not await asyncio.wait_for(self.store.was_removed(self.chat_id), REMOVED_S):
+                return False
+        except (EdgeCloudError, TimeoutError):
+            return False  # who writes the prompt looks again
+        self.conversation.clear()
+        self.chat_id, self.title, self._is_kept = None, "", False
+        self.warning = "This chat was removed from the history: what is asked now begins a new one."
+        self.changed()
+        return True
+
         question: Node | None,
         route: Route,
         *,
@@ -228,7 +252,7 @@ class Session:
             journal=self.store.is_on,
             files=files,
             chat_id=self.chat_id,
-            parent_id=question.id if question else None,
+            parent_id=_kept_id(question),
             door="chat",
         )
 
@@ -247,6 +271,7 @@ class Session:
             self.conversation.bind(chat, receipts)
             if not self.title:
                 self.title = chat.summary.title
+            self._is_kept = True
                 await self._note()
         except (EdgeCloudError, asyncio.CancelledError) as error:
             # The answer is on the screen; that it was not kept is said by the gateway.
@@ -283,6 +308,13 @@ class Session:
 async def stream(
     gateway: Gateway,
     request: ChatRequest,
+def _kept_id(node: Node | None) -> str | None:
+    """The id of the message, or of the nearest before it that the history is known to keep."""
+    while node is not None and node.id is None:
+        node = node.parent
+    return node.id if node is not None else None
+
+
     node: Node,
     turn: Turn,
     clock: Callable[[], float],

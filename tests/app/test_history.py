@@ -602,6 +602,26 @@ def test_an_answer_removed_while_it_is_written_stays_removed(history: History, p
     assert files_with(path, CANARY) == []
 
 
+def test_a_removed_chat_does_not_come_back_with_the_next_prompt(history: History, path: Path) -> None:
+    turn = answer(history, make_request("a secret"), "kept for you")
+    kept = history.show(turn.chat_id).path[-1]
+    going_on = make_request("a secret", "kept for you", "and now?", chat_id=turn.chat_id, parent_id=kept)
+    history.remove([turn.chat_id])
+
+    begun = history.begin(going_on)
+
+    assert texts(history, begun.chat_id) == ["and now?"]
+    assert files_with(path, "secret") == []
+
+
+def test_a_chat_that_was_never_kept_is_written_whole(history: History) -> None:
+    going_on = make_request("the disk was full", "an answer", "and now?", chat_id="chat-0123")
+
+    begun = history.begin(going_on)
+
+    assert texts(history, begun.chat_id) == ["the disk was full", "an answer", "and now?"]
+
+
 def test_everything_can_be_removed(history: History, path: Path) -> None:
     fill_with_canary(history)
 

@@ -337,3 +337,38 @@ def test_what_waited_comes_back_with_who_was_asked_and_what_lost_its_file_as_the
 
     assert [(each.typed, each.route) for each in back] == [("one", Route("small", "cheap"))]
     assert preferences.draft == "see @/nowhere/at-all.png\ntyped"
+
+
+async def test_a_chat_that_was_removed_elsewhere_begins_anew(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    session = make_session(tmp_path, engine)
+    await ask(session, "a secret")
+    removed = session.chat_id
+    assert removed is not None
+    await session.store.remove(removed)
+
+    answer = await ask(session, "and now?")
+
+    assert [message.content for message in engine.requests[-1].messages] == ["and now?"]
+    assert session.warning is not None
+    assert "removed" in session.warning
+    assert session.chat_id != removed
+    assert [node.message.content for node in session.conversation.path] == ["and now?", "Hello, world!"]
+    assert answer.id is not None
+    kept = await session.store.chats()
+    assert [(chat.id, chat.num_messages) for chat in kept] == [(session.chat_id, 2)]
+
+
+async def test_asking_again_in_a_removed_chat_asks_that_question_alone(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    session = make_session(tmp_path, engine)
+    await ask(session, "a secret")
+    answer = await ask(session, "and now?")
+    assert session.chat_id is not None
+    await session.store.remove(session.chat_id)
+
+    assert session.regenerate(answer)
+    await until(lambda: not session.is_running)
+
+    assert contents(await reopened(session)) == contents(session.conversation)
+    assert [message.content for message in engine.requests[-1].messages] == ["and now?"]

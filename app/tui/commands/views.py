@@ -39,6 +39,7 @@ async def compare(screen: ChatView, names: str) -> None:
         screen.prompt.earlier.add(typed)
     else:
         asked = _again(screen)
+    await session.begin_anew_if_removed()
     race = Race(session, asked, routes)
     picked = await screen.app.push_screen_wait(CompareScreen(race, asked.typed))
     await race.pick(picked or race.lanes[-1])

@@ -115,6 +115,10 @@ class Conversation:
         self.head = node
         return node
 
+    def clear(self) -> None:
+        """Begin anew: nothing was said."""
+        self.roots, self.head = [], None
+
     def step(self, node: Node, by: int) -> Node | None:
         """Show another alternative of `node` and what last came after it; None if there is no other."""
         siblings = self.siblings(node)
