@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from edgecloud.errors import NotFound
 from edgecloud.types import Capabilities
 
+from ..router.outcomes import check_verdict
 from ..router.world import EngineView
 
 if TYPE_CHECKING:
@@ -73,8 +74,11 @@ async def retract(
     """Give an answer no more that a person does not want, be it a kept one or one that was kept since.
 
     One that was asked for again is gone already, but for that of a similar question. Whether it was a kept
-    answer of this question, of another, or none. Raises `StorageError`.
+    answer of this question, of another, or none. Raises `BadRequest`
+    for a verdict that there is not, whatever the answer, and `StorageError`.
     """
+    if verdict != "none":
+        check_verdict(verdict)
     if memory is None or books is None or verdict not in DISLIKED:
         return "no"
     asked = await _recall(journal, answer)

@@ -81,6 +81,15 @@ def create_outcomes(connection: sqlite3.Connection) -> None:
 MIGRATIONS: Sequence[Migration] = (create_outcomes, remember_deleted_chats)
 
 
+def check_verdict(verdict: str) -> None:
+    """Raises `BadRequest` for a verdict that there is not."""
+    if verdict not in VERDICTS:
+        raise BadRequest(
+            f"There is no verdict {verdict[:40]!r}: say one of {', '.join(get_args(Verdict))}.",
+            param="verdict",
+        )
+
+
 class Outcomes(Database):
     """Methods may be called from any thread; all raise `StorageError` when the file can't be used."""
 
@@ -95,11 +104,7 @@ class Outcomes(Database):
         one, and a later thumb the earlier; `score` (0..1) is for `labelled`. None is kept of a chat that was
         deleted. Raises `BadRequest` for a verdict that there is not.
         """
-        if verdict not in VERDICTS:
-            raise BadRequest(
-                f"There is no verdict {verdict[:40]!r}: say one of {', '.join(get_args(Verdict))}.",
-                param="verdict",
-            )
+        check_verdict(verdict)
         usual, weight = VERDICTS[verdict]
         row = (
             answered.request_id,

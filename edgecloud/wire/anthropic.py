@@ -142,6 +142,8 @@ class _Blocks:
             self._texts.append(block.required_text("text"))
         elif kind == "image" and not assistant:
             self._images.append(image(block))
+        elif kind == "document" and not assistant:
+            self._texts.append(_document(block))
         elif kind == "tool_result" and not assistant:
             self._flush()
             text, images = _tool_result(block)
@@ -152,7 +154,9 @@ class _Blocks:
         elif kind == "thinking" and assistant:
             self._thoughts.append(block.text("thinking") or "")
         elif kind != "redacted_thinking":
-            raise block.wrong("type", "is not a block that can be read here")
+            raise block.wrong(
+                "type", f"is {kind[:64]!r}, which is no block that can be read here in this role"
+            )
 
 
 def _tool_result(block: Fields) -> tuple[str, tuple[str, ...]]:
@@ -167,9 +171,27 @@ def _tool_result(block: Fields) -> tuple[str, tuple[str, ...]]:
             images.append(image(part))
         elif kind == "text":
             texts.append(part.required_text("text"))
+        elif kind == "document":
+            texts.append(_document(part))
         else:
-            raise part.wrong("type", "is not a part that can be read here: send text or image")
+            raise part.wrong("type", f"is {kind[:64]!r}, which can't be read here: send text or image")
     return "".join(texts), tuple(images)
+
+
+def _document(block: Fields) -> str:
+    """A document's text, under its title if it has one, set off from what stands beside it."""
+    source = block.inner("source")
+    kind = source.name("type")
+    if kind == "text":
+        text = source.required_text("data")
+    elif kind == "content":
+        text, images = content(source, "content")
+        if images:
+            raise source.wrong("content", "holds images: send them as image blocks beside the document")
+    else:
+        raise source.wrong("type", f"is {kind[:64]!r}, and only documents of type text can be read here")
+    lines = [block.text("title") or "", block.text("context") or "", text]
+    return "\n\n" + "\n".join(line for line in lines if line) + "\n\n"
 
 
 def image(block: Fields) -> str:

@@ -75,7 +75,7 @@ def content(item: Fields, name: str) -> tuple[str, tuple[str, ...]]:
         elif kind in ("image_url", "input_image"):
             images.append(_image(part))
         else:
-            raise part.wrong("type", "is not a part that can be read here: send text or image_url")
+            raise part.wrong("type", f"is {kind[:64]!r}, which can't be read here: send text or image_url")
     return "".join(texts), tuple(images)
 
 

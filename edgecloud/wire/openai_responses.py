@@ -170,4 +170,4 @@ class _Input:
         elif kind == "item_reference":
             raise BadRequest("Items are not stored here: send the whole item.", param=item.param("id"))
         else:
-            raise item.wrong("type", "is not an item that can be read here")
+            raise item.wrong("type", f"is {kind[:64]!r}, which is no item that can be read here")

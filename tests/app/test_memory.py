@@ -21,7 +21,7 @@ from edgecloud.app.memory import Memory
 from edgecloud.cache.answers import AnswerCache
 from edgecloud.cache.same import shipped
 from edgecloud.engine import Embedder
-from edgecloud.errors import ModelNotFound, NotFound, StorageError, UpstreamError
+from edgecloud.errors import BadRequest, ModelNotFound, NotFound, StorageError, UpstreamError
 from edgecloud.router.ledger import Ledger, RequestEntry
 from edgecloud.router.priors import PriorQuality
 from edgecloud.settings import CacheSettings, HistorySettings, Settings
@@ -468,6 +468,13 @@ async def test_no_other_verdict_takes_an_answer_from_the_cache(tmp_path: Path) -
                 await gateway.feedback(first.receipt.id, verdict)
         second = finish(await collect(gateway, ask(sampling=COLD)))
     assert second.receipt.cache.verdict == "exact"
+
+
+async def test_a_verdict_that_there_is_not_is_told_before_the_answer_is_looked_for(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as gateway:
+        with pytest.raises(BadRequest, match="'sideways'") as raised:
+            await gateway.feedback("req-nobody", "sideways")
+    assert raised.value.param == "verdict"
 
 
 async def test_another_key_s_verdict_takes_no_answer_from_the_cache(tmp_path: Path) -> None:

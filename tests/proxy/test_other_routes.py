@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from edgecloud.errors import BadRequest
 from edgecloud.types import ToolCall
 from tests.support.fake_engine import FakeEngine
 from tests.support.requests import chat, client, frames, named_frames
@@ -286,3 +287,13 @@ def test_what_the_client_shows_us_is_nothing_that_an_engine_sees(serve: Serve) -
     with client(serve(engine).url, headers=headers) as http:
         http.post("/v1/chat/completions", json=chat())
     assert "CANARY" not in repr(engine.requests)
+
+
+@pytest.mark.parametrize(
+    ("inner", "sent"), [("messages", "input"), ("max_tokens", "max_output_tokens"), ("tools", "tools")]
+)
+def test_a_response_s_error_names_the_field_that_was_sent(serve: Serve, inner: str, sent: str) -> None:
+    engine = FakeEngine(fail_at=0, error=BadRequest("No.", param=inner))
+    with client(serve(engine).url) as http:
+        answer = http.post("/v1/responses", json={"input": "hi", "model": "fake"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, sent)

@@ -212,6 +212,27 @@ def test_only_valid_base64_images_are_taken(source: dict[str, Any], param: str) 
     assert caught.value.param == f"messages[0].content[0].source.{param}"
 
 
+def test_a_text_document_is_read_as_its_text() -> None:
+    document = {
+        "type": "document",
+        "title": "Notes",
+        "source": {"type": "text", "media_type": "text/plain", "data": "It rains."},
+    }
+    content = [document, {"type": "text", "text": "What of the weather?"}]
+    request = parse(messages=[{"role": "user", "content": content}])
+    assert request.messages == (Message("user", "\n\nNotes\nIt rains.\n\nWhat of the weather?"),)
+
+
+@pytest.mark.parametrize("block", [
+    {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "aGk="}},
+    {"type": "container_upload", "file_id": "f"},
+])  # fmt: skip
+def test_a_block_that_can_t_be_read_is_told_by_its_type(block: dict[str, Any]) -> None:
+    kind = block.get("source", block)["type"]
+    with pytest.raises(BadRequest, match=f"is '{kind}'"):
+        parse(messages=[{"role": "user", "content": [block]}])
+
+
 @settings(PATIENT, max_examples=200)
 @given(st.integers(0, 2**32), json_values())
 def test_any_json_anywhere_in_a_body_is_a_request_or_a_bad_request(seed: int, value: Any) -> None:
