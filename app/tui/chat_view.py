@@ -44,6 +44,9 @@ ROUTER_PAUSE_S = 0.4
 """How long nobody types before the router is asked what it would do."""
 
 
+DRAFT_PAUSE_S = 1.0
+"""How long nobody types before what stands there is written down."""
+
 SAID_S = 8.0
 """How long a sentence stands that says what was done."""
 
@@ -85,6 +88,7 @@ class ChatView(Screen[None]):
         self._looking = asyncio.Lock()
         self._looks: Timer | None = None
         self._asking: Timer | None = None
+        self._drafting: Timer | None = None
         self._unsaying: Timer | None = None
         self._said: list[str] = []
 
@@ -106,6 +110,7 @@ class ChatView(Screen[None]):
     async def on_mount(self) -> None:
         self._looks = self.set_interval(1 / LOOKS_PER_S, self.look, pause=True)
         self._asking = self.set_interval(ROUTER_PAUSE_S, self._ask_router, pause=True)
+        self._drafting = self.set_interval(DRAFT_PAUSE_S, self._write_draft, pause=True)
 
     @property
     def focus_chain(self) -> list[Widget]:
@@ -166,6 +171,14 @@ class ChatView(Screen[None]):
     def keep_draft(self) -> None:
         """Remember what was typed for the chat; the draft that an edit put aside before the edit."""
         self.session.keep_draft(self.set_aside or self.prompt.full_text)
+        if self._drafting is not None:
+            self._drafting.reset()
+            self._drafting.resume()
+
+    async def _write_draft(self) -> None:
+        if self._drafting is not None:
+            self._drafting.pause()
+        await self.desk.write_draft()
 
     def edit(self, question: Node) -> None:
         """Put an old question into the prompt, and what stood there aside."""

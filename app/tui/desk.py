@@ -43,6 +43,8 @@ class Desk:
         self._draft = draft
         self._before: str | None = None
         """A draft that is kept and that nobody has seen, since another prompt was given."""
+        self._is_written = False
+        """Whether the file has what was typed into the chat that is shown."""
         self._watched: set[Session] = set()
         self._keeping: asyncio.Future[None] | None = None
         self.session = self.new()
@@ -68,11 +70,8 @@ class Desk:
 
     async def hold(self, session: Session) -> None:
         """Show another chat; what was typed stays with the one that is left."""
-        if self.session.chat_id is not None:
-            await self.session.set_preferences(self.session.preferences)
-        else:
-            self._keep_draft()
-        self.session = session
+        await self.write_draft()
+        self.session, self._is_written = session, False
         if session.chat_id is None and not session.preferences.draft:
             session.keep_draft(self.take_draft())
 
@@ -87,6 +86,17 @@ class Desk:
             if session.chat_id == chat_id:
                 await session.aclose()
         return self.session.chat_id == chat_id
+
+    async def write_draft(self) -> None:
+        """Write down what is typed and not sent: a crash comes without a word."""
+        if self.session.chat_id is None:
+            self._keep_draft()
+            return
+        if self._draft is not None and self._is_written:
+            self._draft.keep(self._before or "")  # it was sent
+            self._is_written = False
+        if self.session.noted_draft != self.session.preferences.draft:
+            await self.session.note()
 
     def take_draft(self) -> str:
         """What was typed into a new chat and left there, once."""
@@ -110,7 +120,7 @@ class Desk:
         for session in {*self._watched, self.session}:
             await session.aclose()
         if self.session.chat_id is not None:
-            await self.session.set_preferences(self.session.preferences)
+            await self.write_draft()
 
     def _keep_draft(self) -> None:
         """Keep what was typed into a new chat; behind what was before, which a prompt that was given left."""
@@ -121,6 +131,7 @@ class Desk:
             self._before = self._draft.take()
         new = "" if draft.strip() == self.given.strip() else draft
         self._draft.keep("\n".join(filter(None, [self._before, new])))
+        self._is_written = True
 
     def _session_ended(self, session: Session) -> None:
         if not session.queue:

@@ -67,6 +67,8 @@ class Session:
         self.queue: list[Waiting] = list(queue)
         self._kept = waits.noted(queue)
         """What waits as the notes of the chat have it."""
+        self.noted_draft = self.preferences.draft
+        """And what is typed."""
         self._keeping: set[asyncio.Task[None]] = set()
         self.turn: Turn | None = None
         self.answering: Node | None = None
@@ -75,10 +77,10 @@ class Session:
         self.warning: str | None = None
         self.ended: Callable[[Session], None] = lambda session: None
         self._task: asyncio.Task[object] | None = None
-
-    @property
         self._is_kept = self.conversation.head is not None
         """Whether the chat was seen in the history."""
+
+    @property
     def is_running(self) -> bool:
         return self._task is not None and not self._task.done()
 
@@ -146,7 +148,7 @@ class Session:
         """Keep them with the chat, once there is one."""
         self.preferences = preferences
         self.changed()
-        await self._note()
+        await self.note()
 
     def changed(self) -> None:
         self.version += 1
@@ -185,10 +187,10 @@ class Session:
         self, question: Node, route: Route, *, fresh: bool, prefix: str = "", files: tuple[str, ...] = ()
     ) -> bool:
         """Answer one question; False if the queue should wait for the user to look."""
-        self.chat_id = self.chat_id or new_id("chat")
-        node = self.conversation.add(Message("assistant", prefix), question, status="running")
         if await self.begin_anew_if_removed():
             question, prefix = self.conversation.add(question.message, None), ""
+        self.chat_id = self.chat_id or new_id("chat")
+        node = self.conversation.add(Message("assistant", prefix), question, status="running")
         request = self.request(question, route, fresh=fresh, prefix=prefix, files=files)
         turn = self.turn = Turn(self.clock(), prefix, request.model)
         self.answering = node
@@ -203,8 +205,6 @@ class Session:
         self.ended(self)
         return node.status == "complete"
 
-    def request(
-        self,
     async def begin_anew_if_removed(self) -> bool:
         """Where somebody removed this chat from the history meanwhile, forget what was said in it and begin a
         new one: what is removed must not come back with the next prompt.
@@ -222,6 +222,8 @@ class Session:
         self.changed()
         return True
 
+    def request(
+        self,
         question: Node | None,
         route: Route,
         *,
@@ -269,21 +271,22 @@ class Session:
                 await asyncio.sleep(LOOK_FOR_END_S)
                 chat, receipts, _ = await self.store.chat(self.chat_id)
             self.conversation.bind(chat, receipts)
+            self._is_kept = True
             if not self.title:
                 self.title = chat.summary.title
-            self._is_kept = True
-                await self._note()
+                await self.note()
         except (EdgeCloudError, asyncio.CancelledError) as error:
             # The answer is on the screen; that it was not kept is said by the gateway.
             log.info("the chat could not be read back: %s", error)
 
-    async def _note(self) -> None:
+    async def note(self) -> None:
+        """Write down what is set for the chat, and what waits in it, once there is one."""
         if self.chat_id is None:
             return
-        kept = waits.noted(self.queue)
+        kept, draft = waits.noted(self.queue), self.preferences.draft
         try:
             if await self.store.set_notes(self.chat_id, {**self.preferences.noted(), waits.NOTED: kept}):
-                self._kept = kept
+                self._kept, self.noted_draft = kept, draft
         except StorageError as error:
             self.warning = error.message
 
@@ -294,7 +297,7 @@ class Session:
 
         async def keep() -> None:
             if waits.noted(self.queue) != self._kept:
-                await self._note()
+                await self.note()
 
         task = asyncio.ensure_future(keep())
         self._keeping.add(task)
@@ -305,9 +308,6 @@ class Session:
         self.preferences = replace(self.preferences, draft=typed)
 
 
-async def stream(
-    gateway: Gateway,
-    request: ChatRequest,
 def _kept_id(node: Node | None) -> str | None:
     """The id of the message, or of the nearest before it that the history is known to keep."""
     while node is not None and node.id is None:
@@ -315,6 +315,9 @@ def _kept_id(node: Node | None) -> str | None:
     return node.id if node is not None else None
 
 
+async def stream(
+    gateway: Gateway,
+    request: ChatRequest,
     node: Node,
     turn: Turn,
     clock: Callable[[], float],

@@ -343,6 +343,22 @@ async def test_a_draft_of_a_new_chat_stays_with_new_chats(tmp_path: Path) -> Non
         assert user.chat.prompt.text == "half a thought"
 
 
+async def test_what_is_typed_is_written_down_in_a_pause_and_no_more_once_it_is_sent(tmp_path: Path) -> None:
+    path = tmp_path / "draft.md"
+    async with driven(make_app(tmp_path, draft=DraftFile(path))) as user:
+        await user.type("half a thought")
+        await user.chat._write_draft()
+        assert path.read_text() == "half a thought"
+
+        await user.ask("")
+        await user.chat._write_draft()
+        assert not path.exists()
+        await user.type("and another")
+        await user.chat._write_draft()
+        _, _, notes = await user.app.store.chat(user.session.chat_id or "")
+        assert notes["draft"] == "and another"
+
+
 async def test_the_prompt_of_the_command_line_is_no_draft_of_later_chats(tmp_path: Path) -> None:
     draft = DraftFile(tmp_path / "draft.md")
     draft.keep("from before")
