@@ -279,6 +279,38 @@ async def test_two_models_answer_side_by_side_and_one_is_picked(tmp_path: Path) 
         assert chat.conversation[-1].message.content == "the small answer"
 
 
+async def test_two_models_are_named_with_the_question(tmp_path: Path) -> None:
+    small, big = FakeEngine(name="small"), FakeEngine(name="big")
+    async with driven(make_app(tmp_path, small, big, FakeEngine(name="other"))) as user:
+        await user.type("/compare big small Name one gas")
+        await user.pilot.press("enter")
+        await until(lambda: isinstance(user.app.screen, CompareScreen))
+        await user.pilot.press("1")
+        await until(lambda: user.app.screen is user.chat)
+        await user.settled()
+        assert [node.message.content for node in user.session.conversation.path] == [
+            "Name one gas",
+            "Hello, world!",
+        ]
+        assert (len(big.requests), len(small.requests)) == (1, 1)
+
+        await user.do("/compare big")
+        assert "/compare NAME NAME QUESTION" in user.toasts()[-1]
+
+
+async def test_why_is_told_while_the_answer_comes(tmp_path: Path) -> None:
+    engine = FakeEngine(words("one two three"), name="paid", hang_at=2)
+    async with driven(make_app(tmp_path, engine)) as user:
+        await user.ask("count", wait=False)
+        await until(lambda: user.session.turn is not None and user.session.turn.num_tokens)
+        user.chat.run_command("why")
+        await until(lambda: "is answering now" in user.screen_text())
+        await user.pilot.press("escape")
+        await until(lambda: user.app.screen is user.chat)
+        user.session.stop()
+        await user.settled()
+
+
 async def test_the_dashboard_adds_up_what_was_asked(tmp_path: Path) -> None:
     settings = Settings(budget=BudgetSettings(per_day=1.0))
     app = make_app(tmp_path, FakeEngine(name="fake"), settings=settings)

@@ -102,7 +102,10 @@ async def preview(screen: ChatView, _: str) -> None:
 
 
 async def why(screen: ChatView, _: str) -> None:
-    answer = screen.answer
+    answer, turn = screen.answer, screen.session.turn
+    if turn is not None and answer is screen.session.answering:
+        await screen.app.push_screen_wait(Reader("Why this answer", "\n".join(turn.known())))
+        return
     if answer is None or answer.receipt_id is None:
         raise BadRequest("There is nothing to say of who answered: nobody was asked yet, or it was not kept.")
     rows = words.details(answer.receipt) if answer.receipt is not None else []

@@ -19,23 +19,35 @@ if TYPE_CHECKING:
     from ..chat_view import ChatView
 
 
-async def compare(screen: ChatView, names: str) -> None:
-    """Ask what is in the prompt, else the last question again, of two models at once."""
+USAGE = "Say which two, and what: /compare NAME NAME QUESTION; with no question, the last one is asked again."
+
+
+async def compare(screen: ChatView, said: str) -> None:
+    """Ask two models at once: what stands behind their names, else in the prompt, else the last question."""
     session = screen.session
     if session.is_running:
         raise BadRequest(screen.keys.fill(BUSY))
     screen.foresight.cards = await screen.gateway.models()
-    routes = [Route(model=name) for name in names.split()] or _both_sides(screen)
+    names, question = said.split()[:2], "".join(said.split(maxsplit=2)[2:])
+    if question:
+        screen.prompt.earlier.add(f"/compare {said}")  # whatever is wrong with the names, it is not lost
+    routes = [Route(model=name) for name in names] or _both_sides(screen)
     if len(routes) != 2:
-        raise BadRequest("Say which two: /compare NAME NAME (there is one model here; /model gets another).")
+        raise BadRequest(
+            USAGE
+            if said
+            else "It takes two models, and there is one model here: /pull gets another, "
+            "`edgecloud pool add` a server that has some."
+        )
     for route in routes:
         await check_model(screen.gateway, screen.settings, route.model)
-    typed = screen.prompt.full_text
+    typed = question or screen.prompt.full_text
     if typed.strip():
         asked = Waiting(typed, gather(unescaped(typed)))
         for route in routes:
             screen.foresight.check(asked.prompt, route.model)
-        screen.prompt.clear_all()
+        if not question:
+            screen.prompt.clear_all()
         screen.prompt.earlier.add(typed)
     else:
         asked = _again(screen)
@@ -70,6 +82,6 @@ def _again(screen: ChatView) -> Waiting:
     head = screen.session.conversation.head
     question = head.parent if head is not None and head.role == "assistant" else head
     if question is None:
-        raise BadRequest("Type a question first, then /compare asks two models.")
+        raise BadRequest(USAGE)
     screen.session.conversation.head = question.parent
     return Waiting(question.message.content, Prompt(question.message.content, question.message.images))

@@ -57,7 +57,7 @@ COMMANDS = (
     Command("good", "a good answer: the router learns from it", "plus", where="answer"),
     Command("bad", "a bad answer: the router learns from it", "minus", where="answer"),
     Command("forget", "a wrong answer from the cache: give it no more", "x", where="answer"),
-    Command("compare", "ask two models side by side", "f6", "model model"),
+    Command("compare", "ask two models side by side", "f6", "model model question"),
     Command("dashboard", "money, tokens, speed and hits", "f3"),
     Command("theme", "change the colours", argument="name"),
     Command("help", "keys and commands for what is focused", "f1"),

@@ -95,6 +95,24 @@ class Turn:
         seconds = self.last_token_at - self.first_token_at
         return (self.num_tokens - 1) / seconds if seconds > 0 else None
 
+    @property
+    def who(self) -> str:
+        """The model that answers, and of another machine's also which one: it may cost money."""
+        if self.start is None:
+            return "the model"
+        is_here = self.start.engine in ("local", self.start.model)
+        return self.start.model if is_here else f"{self.start.model} on {self.start.engine}"
+
+    def known(self) -> list[str]:
+        """What is known while it comes of who answers and why: a sentence a line."""
+        if self.start is None:
+            return [
+                f"Nobody has begun to answer yet: {self.status or self.waits_for or 'it waits its turn'}."
+            ]
+        because = f"because: {self.start.reason}" if self.start.reason else ""
+        read = f"{self.start.prompt_tokens:,} tokens were read, {self.num_tokens:,} came so far."
+        return [line for line in (f"{self.who} is answering now.", because, read) if line]
+
     def state(self, now: float) -> str:
         """What is going on, in a few words and with the seconds: waiting is never a bare spinner."""
         if self.first_token_at is None:
@@ -103,9 +121,9 @@ class Turn:
             elif self.start is None:
                 doing = self.waits_for or "waiting for the model"
             else:
-                doing = f"{self.start.model} reads {self.start.prompt_tokens:,} tokens"
+                doing = f"{self.who} reads {self.start.prompt_tokens:,} tokens"
             return f"{doing} · {now - self.began:.0f} s"
         doing = "thinks" if self.reasoning and not self.text else "answers"
         speed = self.tokens_per_s
         pace = f" · {speed:.0f} tokens/s" if speed is not None else ""
-        return f"{self.start.model if self.start else 'the model'} {doing} · {self.num_tokens:,} tokens{pace}"
+        return f"{self.who} {doing} · {self.num_tokens:,} tokens{pace}"

@@ -58,3 +58,24 @@ def test_tool_calls_are_put_together_and_other_choices_left_out() -> None:
 
     assert [(call.name, call.arguments) for call in turn.tool_calls] == [("find", '{"a": 1}')]
     assert (turn.text, turn.finish_reason) == ("", "tool_calls")
+
+
+def test_a_pool_that_answers_is_named_and_why_while_it_does() -> None:
+    turn = Turn(0.0)
+    assert turn.known() == ["Nobody has begun to answer yet: it waits its turn."]
+
+    turn.see(Start("paid", "m", 12, reason="asked for by name"), 1.0)
+    turn.see(TextDelta("x"), 2.0)
+
+    assert turn.state(2.0) == "m on paid answers · 1 tokens"
+    assert turn.known() == [
+        "m on paid is answering now.",
+        "because: asked for by name",
+        "12 tokens were read, 1 came so far.",
+    ]
+
+
+def test_this_machine_needs_no_name() -> None:
+    turn = Turn(0.0)
+    turn.see(Start("local", "m", 12), 1.0)
+    assert turn.state(6.0) == "m reads 12 tokens · 6 s"
