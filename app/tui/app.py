@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 from textual.actions import SkipAction
-from textual.app import App, SystemCommand
+from textual.app import App, ScreenStackError, SystemCommand
 from textual.binding import BindingType
 from textual.notifications import Notify
 from textual.screen import Screen
+from textual.widgets import Input, TextArea
 from textual.worker import WorkerFailed
 
 from edgecloud.settings import Settings
@@ -106,6 +107,15 @@ class EdgeCloudApp(App[None]):
             self.action_hide_help_panel()
             return
         raise SkipAction  # Esc means something else too
+
+    @property
+    def letters_act(self) -> bool:
+        """Whether nothing that takes text is focused in the chat: letters are commands there."""
+        try:
+            focused = self.focused if self.screen is self.chat else None
+        except ScreenStackError:
+            return False  # it begins, or ends
+        return focused is not None and not isinstance(focused, (Input, TextArea))
 
     def get_default_screen(self) -> Screen[None]:
         return self.chat

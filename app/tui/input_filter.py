@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 from textual._xterm_parser import XTermParser
 from textual.drivers import linux_driver, linux_inline_driver
@@ -18,7 +18,9 @@ _BROKEN_MOUSE = re.compile(r"\x1b\[<\d*;NaN;NaN[Mm]")
 
 
 class Parser(XTermParser):
-    """Textual's, of input as it was meant."""
+    """Textual's, of input as it was meant. `letters_act` says whether nothing that takes text is focused."""
+
+    letters_act: ClassVar[Callable[[], bool]] = staticmethod(lambda: False)
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
@@ -28,7 +30,7 @@ class Parser(XTermParser):
         if not data:  # the end of the input
             return super().feed(data)
         kept = _BROKEN_MOUSE.sub("", data)
-        meant = self._bursts.take(kept, time.monotonic()) if kept else ""
+        meant = self._bursts.take(kept, time.monotonic(), letters_act=Parser.letters_act()) if kept else ""
         return super().feed(meant) if meant else ()
 
     def tick(self) -> Iterable[Any]:
@@ -37,7 +39,11 @@ class Parser(XTermParser):
             yield from super().feed(meant)
 
 
-def install() -> None:
-    """Let the drivers of this process use it. The name is looked up when a driver starts to read."""
+def install(letters_act: Callable[[], bool]) -> None:
+    """Let the drivers of this process use it, which ask in their own thread whether letters act.
+
+    The name is looked up when a driver starts to read.
+    """
+    Parser.letters_act = staticmethod(letters_act)  # type: ignore[assignment]
     linux_driver.XTermParser = Parser  # type: ignore[attr-defined]
     linux_inline_driver.XTermParser = Parser  # type: ignore[attr-defined]

@@ -44,7 +44,6 @@ def run(settings: Settings, open_gateway: Callable[[Settings], Awaitable[Gateway
     """Chat until the user leaves; returns the exit code. Raises `EdgeCloudError` after a bug of ours too."""
     crashes: list[Exception] = []
     losses: list[str] = []
-    install_input_filter()
     spare_what_stays()
     if in_browser():
         redirect_native_output()
@@ -90,6 +89,7 @@ async def _run(
             crashed=crashed,
             aside=gateway.aside,
         )
+        install_input_filter(lambda: app.letters_act)
         leaving: set[asyncio.Task[None]] = set()
 
         def leave(code: int) -> None:

@@ -209,6 +209,26 @@ def test_a_paste_without_marks_is_not_sent_in_halves(tmp_path: Path, term: str, 
 
 
 @pytest.mark.slow
+def test_words_that_come_at_once_while_a_message_is_focused_are_typed(tmp_path: Path) -> None:
+    with terminal(tmp_path) as chat:
+        chat.send("one\r")
+        chat.expect("first word")
+        chat.send("\t")
+        chat.expect("who")
+        os.write(chat.child.child_fd, b"hey explore more")
+        chat.expect("hey explore more")
+        chat.send("\r")
+        chat.expect("▌ hey explore more")
+        chat.expect("first word")
+        chat.send("\x11")
+        assert chat.wait() == 0
+
+        (kept,) = chat.chats()
+        asked = [stored.message.content for stored in kept.messages if stored.message.role == "user"]
+        assert asked == ["one", "hey explore more"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["kill", "\x11"])
 def test_what_waits_is_back_after_the_end_and_sent_when_it_is_said(tmp_path: Path, key: str) -> None:
     with terminal(tmp_path, FAKE_HANG_AT="1") as chat:

@@ -3,7 +3,7 @@
 Most terminals mark a paste at both ends. Of the others (the Linux console, GNU screen, `tmux paste-buffer`,
 many serial lines) it comes as if it were typed, and the Enter at the end of its first line would send half of
 it. But nobody types that fast: letters without a pause between them that go on after an Enter are given the
-marks that the terminal left out.
+marks that the terminal left out. Where a single letter is a command, whole words are none: they are text too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ class Bursts:
         """Whether the terminal's own mark was the last that was seen."""
         self._tail = ""
 
-    def take(self, data: str, now: float) -> str:
+    def take(self, data: str, now: float, *, letters_act: bool = False) -> str:
+        """What is to be read of `data`. `letters_act` is whether nothing is focused that takes text: what
+        comes at once there is a paste without its Enter, so that no half of a sentence is executed.
+        """
         is_text = not self._in_marks(data) and _TEXT.fullmatch(data) is not None
         pause, self._last_at = now - self._last_at, now
         before = self._resolved(goes_on=is_text and pause < END_S)
@@ -58,6 +61,8 @@ class Bursts:
         if self._is_open:
             return before + data
         self._length = (self._length if pause < PAUSE_S else 0) + len(data)
+        if letters_act and self._length > 1 and _is_words(data):
+            return before + BEGIN + data.rstrip("\r") + END
         if self._length < self._shortest:
             return before + data
         if _GOES_ON.search(data):
@@ -89,6 +94,12 @@ class Bursts:
             self._is_marked = begin > end
         self._tail = seen[1 - len(BEGIN) :]
         return was_marked
+
+
+def _is_words(data: str) -> bool:
+    """Whether this, in a burst, is text: a key that is held down may be read several times at once too."""
+    letters = data.rstrip("\r")
+    return len(letters) == 1 or len(set(letters)) > 1
 
 
 def shortest_paste(environment: Mapping[str, str]) -> int:

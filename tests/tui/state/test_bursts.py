@@ -97,3 +97,28 @@ def test_nothing_is_lost_nor_said_twice_and_every_mark_has_its_other(
     marks = [mark for mark in out.replace(BEGIN, "<").replace(END, ">") if mark in "<>"]
     assert out.replace(BEGIN, "").replace(END, "") == "".join(data for _, data in pieces)
     assert marks == ["<", ">"] * (len(marks) // 2)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "meant"),
+    [
+        (["hey explore more"], f"{BEGIN}hey explore more{END}"),
+        (["hey explore more\r"], f"{BEGIN}hey explore more{END}"),
+        (["h", "ey"], f"h{BEGIN}ey{END}"),
+        (["jjj"], "jjj"),
+        (["r", "\r"], "r\r"),
+    ],
+)
+def test_words_that_come_at_once_are_text_where_letters_are_commands(pieces: list[str], meant: str) -> None:
+    bursts, now, out = Bursts(12), 0.0, ""
+    for piece in pieces:
+        now += FAST
+        out += bursts.take(piece, now, letters_act=True)
+    assert out + bursts.tick(now + LATE) == meant
+
+
+def test_letters_one_by_one_are_commands_where_they_are() -> None:
+    bursts = Bursts(12)
+    assert (
+        "".join(bursts.take(letter, SLOW * at, letters_act=True) for at, letter in enumerate("rey")) == "rey"
+    )
