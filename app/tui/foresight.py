@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -97,7 +98,8 @@ class Foresight:
         """Let the tokenizer of a model that is in memory count; none is loaded for it."""
         card = resolve(asked.model, self.cards)
         if card is not None and card.engine != "pool" and card.loaded and guessed:
-            self._off_by = await self.gateway.count_tokens(replace(asked, model=card.id)) / guessed
+            with suppress(EdgeCloudError):  # what can't be counted stays a guess
+                self._off_by = await self.gateway.count_tokens(replace(asked, model=card.id)) / guessed
 
     def _tokens(self, session: Session, typed: str) -> int:
         return round(_guess(session, typed) * self._off_by)
