@@ -33,6 +33,15 @@ def forget_expired(history: History, retention_days: int) -> None:
     history.remove(old)
 
 
+def drop_kept() -> None:
+    """Throw away all kept answers and computed prefixes as the files that they are, which takes no room:
+    what a running server holds open is gone when it ends.
+    """
+    for name in ("cache.db", "prefixes.db"):
+        for suffix in ("", "-wal", "-shm"):
+            (data_dir() / f"{name}{suffix}").unlink(missing_ok=True)
+
+
 def forget_chats(chat_ids: Collection[str]) -> bool:
     """Delete decisions, what bound a chat to this machine, kept answers and computed prefixes; what was spent
     stays counted.

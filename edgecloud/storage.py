@@ -22,6 +22,9 @@ from edgecloud.errors import StorageError
 Migration = Callable[[sqlite3.Connection], None]
 """Changes the schema with `connection.execute`; never with `executescript`, which commits first."""
 
+_PROBE_BYTES = 64_000
+"""Some pages more than a question and its answer take."""
+
 BUSY_S = 10.0
 """How long a statement waits for another process's transaction. Ours are milliseconds long."""
 
@@ -30,6 +33,10 @@ class DatabaseDamaged(StorageError):
     """The file is not a database, or its pages contradict each other."""
 
     default_code = "storage_damaged"
+
+
+class DiskFull(StorageError):
+    """There is no room for what is to be written, and deleting is writing too."""
 
 
 class DatabaseLocked(StorageError):
@@ -85,6 +92,18 @@ def check_database(path: Path) -> None:
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise _damaged(path)
+
+
+def check_writable(path: Path) -> None:
+    """Write as much as an answer takes, and take it back. Raises `StorageError`, of a full disk for one."""
+    with storage_errors(path), contextlib.closing(open_database(path)) as connection:
+        # Rolled back it would never have left memory; what is committed is in the log, and takes room on the
+        # disk whatever is free in the file.
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("CREATE TABLE probe (bytes BLOB)")
+        connection.execute("INSERT INTO probe VALUES (zeroblob(?))", (_PROBE_BYTES,))
+        connection.execute("DROP TABLE probe")
+        connection.execute("COMMIT")
 
 
 @contextlib.contextmanager
@@ -185,7 +204,7 @@ def _explain(error: sqlite3.Error, path: Path) -> StorageError:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return _damaged(path)
         case sqlite3.SQLITE_FULL:
-            return StorageError(f"The disk with {path.name} is full; free some space and try again.")
+            return DiskFull(f"The disk with {path.name} is full; free some space and try again.")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:
             return StorageError(
                 f"{path} cannot be written: check the permissions of the file and its folder."

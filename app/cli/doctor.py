@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -144,7 +145,7 @@ def _memory(settings: Settings) -> str:
 
 def _history(settings: Settings) -> str:
     from edgecloud.folders import data_dir
-    from edgecloud.storage import check_database
+    from edgecloud.storage import check_database, check_writable
 
     path = data_dir() / "edgecloud.db"
     if not settings.history.enabled:
@@ -154,8 +155,11 @@ def _history(settings: Settings) -> str:
         writable = os.access(folder, os.W_OK)
         if not writable:
             raise StorageError(f"{folder} cannot be written.")
+        if shutil.disk_usage(folder).free < MB:
+            raise StorageError(f"The disk with {folder} is full; free some space.")
         return f"none yet; {path}"
     check_database(path)
+    check_writable(path)
     return f"{size(path.stat().st_size)}, {path}"
 
 

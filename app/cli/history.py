@@ -5,20 +5,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
 import click
 
-from edgecloud.errors import BadRequest, NotFound
+from edgecloud.errors import BadRequest, NotFound, StorageError
 from edgecloud.types import Door
 
 from ..text_files import write_private
 from .group import ListingGroup
-from .shell import State, local_time, note, print_json, print_table, print_text
+from .shell import State, Whole, local_time, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from ..chats import Chat
-    from ..history import Removal
+    from ..history import History, Removal
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
@@ -36,7 +37,7 @@ def history() -> None:
     multiple=True,
     help="Only what came this way: chat, ask, or http for programs. May be given several times.",
 )
-@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many.")
+@click.option("-n", "--limit", type=Whole(1), default=20, show_default=True, help="How many.")
 @AS_JSON
 @click.pass_obj
 def list_(state: State, doors: tuple[Door, ...], limit: int, as_json: bool) -> None:
@@ -71,18 +72,21 @@ def show(state: State, chat: str | None, as_json: bool) -> None:
 
 @history.command()
 @click.argument("words", nargs=-1, required=True)
-@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many.")
+@click.option("-n", "--limit", type=Whole(1), default=20, show_default=True, help="How many.")
 @AS_JSON
-@click.pass_obj
-def search(state: State, words: tuple[str, ...], limit: int, as_json: bool) -> None:
-    """Find messages that hold all WORDS."""
-    hits = state.history().search(" ".join(words), limit)
+@click.pass_context
+def search(ctx: click.Context, words: tuple[str, ...], limit: int, as_json: bool) -> None:
+    """Find messages that hold all WORDS. Exit code 1 if there are none."""
+    if not any(word.strip() for word in words):
+        raise BadRequest("There is nothing to look for: give a word or more.")
+    hits = ctx.obj.history().search(" ".join(words), limit)
     if as_json:
         print_json([dataclasses.asdict(hit) for hit in hits])
-        return
+    else:
+        print_table([(hit.chat_id, local_time(hit.updated), hit.role, hit.excerpt) for hit in hits])
     if not hits:
         note("No message holds that.")
-    print_table([(hit.chat_id, local_time(hit.updated), hit.role, hit.excerpt) for hit in hits])
+        ctx.exit(1)  # as grep
 
 
 @history.command()
@@ -113,7 +117,7 @@ def export(state: State, chat: str | None, output: str | None, as_json: bool) ->
 @click.pass_obj
 def rm(state: State, chats: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -> None:
     """Remove CHATS for good: from the database, its search index, its free pages and its log."""
-    from ..forgetting import forget_chats
+    from edgecloud.storage import DiskFull
 
     if everything == bool(chats):
         raise BadRequest("Name the chats to remove, or give --all.")
@@ -126,14 +130,42 @@ def rm(state: State, chats: tuple[str, ...], everything: bool, yes: bool, as_jso
         names = [chat.id for chat in store.list(-1)]
     else:
         names = [store.resolve(chat) for chat in chats]
-    # What was derived from them goes first: should that fail, the chats are what it is found by again.
-    purged = forget_chats(names)
-    removal = store.remove(names)
-    removal = dataclasses.replace(removal, purged=removal.purged and purged)
+    try:
+        removal = _remove(store, names)
+    except DiskFull:
+        if not everything:
+            raise
+        removal = _remove_without_room(store, names)
     if as_json:
         print_json(dataclasses.asdict(removal))
     else:
         _tell(removal)
+
+
+def _remove(store: History, names: Sequence[str]) -> Removal:
+    from ..forgetting import forget_chats
+
+    # What was derived from them goes first: should that fail, the chats are what it is found by again.
+    purged = forget_chats(names)
+    removal = store.remove(names)
+    return dataclasses.replace(removal, purged=removal.purged and purged)
+
+
+def _remove_without_room(store: History, names: Sequence[str]) -> Removal:
+    """Make the room that deleting takes by what goes with all chats, and can be computed again."""
+    from edgecloud.folders import data_dir
+    from edgecloud.storage import DiskFull
+
+    from ..forgetting import drop_kept
+
+    drop_kept()
+    try:
+        return _remove(store, names)
+    except DiskFull:
+        raise StorageError(
+            f"The disk is full, and removing chats takes some room itself: free some elsewhere, or delete "
+            f"{data_dir() / 'edgecloud.db'}* yourself, with which what was spent is forgotten too."
+        ) from None
 
 
 def _tell(removal: Removal) -> None:

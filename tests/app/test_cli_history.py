@@ -11,8 +11,11 @@ from typing import Any, cast
 import pexpect
 import pytest
 
+from edgecloud.app import forgetting
 from edgecloud.app.chat_files import import_chat
+from edgecloud.app.cli.main import run
 from edgecloud.app.history import History
+from edgecloud.storage import DiskFull
 from edgecloud.types import ChatRequest, Message
 
 from .shell import COMMAND, edgecloud, environment
@@ -64,7 +67,8 @@ def test_search(tmp_path: Path, chats: list[str]) -> None:
 
     assert done.stdout.decode().split()[0] == chats[0]
     nothing = edgecloud(tmp_path, "history", "search", "absent")
-    assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, b"", b"")
+    assert (nothing.returncode, nothing.stdout, nothing.stderr) == (1, b"", b"")
+    assert edgecloud(tmp_path, "history", "search", "").returncode == 2
     assert json.loads(edgecloud(tmp_path, "history", "search", "absent", "--json").stdout) == []
 
 
@@ -153,3 +157,33 @@ def test_a_damaged_database_is_one_line(tmp_path: Path) -> None:
     database = tmp_path / "data" / "edgecloud.db"
     told = f"edgecloud: {database} is damaged; move it away and a fresh one is made.\n"
     assert done.stderr.decode() == told
+
+
+def test_on_a_full_disk_what_can_be_computed_again_makes_room_for_removing_everything(
+    tmp_path: Path, chats: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "data" / "prefixes.db"
+    really = forgetting.forget_chats
+
+    def forget_chats(names: list[str]) -> bool:
+        if kept.exists():
+            raise DiskFull("The disk with edgecloud.db is full; free some space and try again.")
+        return really(names)
+
+    for name, value in environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    kept.write_bytes(bytes(1000))
+    monkeypatch.setattr(forgetting, "forget_chats", forget_chats)
+
+    with pytest.raises(SystemExit) as named:
+        run(["history", "rm", *chats])
+    assert (named.value.code, kept.exists()) == (1, True)
+    with pytest.raises(SystemExit) as ended:
+        run(["history", "rm", "--all", "--yes"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, "Removed 2 chats with 4 messages.\n")
+
+    monkeypatch.setattr("edgecloud.app.forgetting.drop_kept", lambda: None)
+    kept.write_bytes(bytes(1000))
+    with pytest.raises(SystemExit):
+        run(["history", "rm", "--all", "--yes"])
+    assert "delete " in capsys.readouterr().err

@@ -8,12 +8,14 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import closing
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 
+from edgecloud import storage
 from edgecloud.errors import StorageError
 from edgecloud.storage import (
     DatabaseDamaged,
@@ -293,3 +295,25 @@ def test_this_process_is_alive_and_a_finished_one_is_dead() -> None:
 
 def test_a_process_id_used_again_is_not_taken_for_the_owner() -> None:
     assert Owner(os.getpid(), this_process().started - 1000).state() == "unsure"
+
+
+def test_a_file_that_nothing_more_can_be_written_to_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "words.db"
+    storage.check_writable(path)
+    size = path.stat().st_size
+    opened = storage.open_database
+
+    def open_full(path: Path) -> sqlite3.Connection:
+        connection = opened(path)
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        return connection
+
+    monkeypatch.setattr(storage, "open_database", open_full)
+    with closing(opened(path)) as connection:
+        connection.execute("VACUUM")
+    with pytest.raises(StorageError, match=r"disk with words\.db is full"):
+        storage.check_writable(path)
+    assert path.stat().st_size <= size
