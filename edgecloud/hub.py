@@ -14,11 +14,14 @@ import logging
 import os
 import re
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from edgecloud import gguf
 from edgecloud.errors import (
@@ -170,6 +173,7 @@ def _listing(spec: HubSpec) -> list[HubFile]:
 
     # What it has to say of each retry is not for a terminal; what comes of them is told.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    _check_name()
     with _hub_errors(spec):
         entries = list(HfApi(endpoint=_endpoint()).list_repo_tree(spec.repo_id, recursive=True))
     files = [
@@ -183,6 +187,23 @@ def _listing(spec: HubSpec) -> list[HubFile]:
         if file.sha256 is not None and re.fullmatch("[0-9a-f]{64}", file.sha256) is None:
             raise UpstreamError("The hub lists a file without a proper checksum: do not trust this one.")
     return files
+
+
+def _check_name() -> None:
+    """Raises `UpstreamError` if the hub's name leads nowhere, which the library would try six times over."""
+    from huggingface_hub import constants
+
+    url = _endpoint() or constants.ENDPOINT
+    address = urlsplit(url)
+    if address.hostname is None or address.scheme in getproxies():
+        return  # a proxy looks names up itself
+    try:
+        socket.getaddrinfo(address.hostname, address.port or address.scheme)
+    except OSError:
+        raise UpstreamError(
+            f"The hub can't be reached: the name {address.hostname} leads nowhere. Check the network, and "
+            "HF_ENDPOINT if it is set."
+        ) from None
 
 
 def _fetch(spec: HubSpec, file: HubFile, partial: Path, progress: Progress) -> None:

@@ -12,7 +12,7 @@ from edgecloud.units import size
 
 from .group import ListingGroup
 from .progress import PullLine
-from .shell import State, note, print_json, print_table, print_text
+from .shell import Decimal, State, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,8 +89,11 @@ def pull(state: State, spec: str) -> None:
     from edgecloud import models as files
 
     line = PullLine() if sys.stderr.isatty() else None
+    settings = state.settings()
+    if not settings.offline:
+        note(f"Asking the hub for {spec} …")
     try:
-        model = files.pull(spec, state.settings(), line)
+        model = files.pull(spec, settings, line)
     finally:
         if line is not None:
             line.clear()
@@ -138,9 +141,7 @@ def default(state: State, name: str | None) -> None:
 @models.command()
 @click.argument("name", required=False)
 @click.option("--undo", is_flag=True, help="Forget the tuned copy.")
-@click.option(
-    "--kl", type=click.FloatRange(0), help="How far answers may stray, in nats a token.  [default: 0.02]"
-)
+@click.option("--kl", type=Decimal(0), help="How far answers may stray, in nats a token.  [default: 0.02]")
 @click.option("--try", "candidates", metavar="TYPES", help="Quantisations to try, like Q8_0,Q4_K_M.")
 @AS_JSON
 @click.pass_obj

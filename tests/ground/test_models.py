@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -510,3 +511,19 @@ def test_two_pulls_of_one_file_do_not_mix(server: HubServer, home: Path) -> None
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(StorageError, match="another process"):
             models.pull(f"hf:{REPO}", Settings())
+
+
+def test_a_hub_whose_name_leads_nowhere_is_told_of_at_once(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    def unknown(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
+    monkeypatch.delenv("HTTPS_PROXY", raising=False)
+    monkeypatch.delenv("https_proxy", raising=False)
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_tree", None)  # never called
+
+    with pytest.raises(UpstreamError, match=r"the name hub\.invalid leads nowhere"):
+        models.pull("hf:a/b:Q4_K_M", Settings())
