@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from edgecloud.errors import ConfigError
+from edgecloud.errors import ConfigError, StorageError
 
 
 def read_text(path: Path) -> str:
@@ -30,7 +30,7 @@ def read_text(path: Path) -> str:
 
 def replace_text(path: Path, text: str) -> None:
     """Put a new text in place of the file, 0600, so that no reader and no crash sees half of it. Lines end
-    as they did. Raises `ConfigError`.
+    as they did. Raises `StorageError`.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -45,7 +45,7 @@ def replace_text(path: Path, text: str) -> None:
     except OSError as error:
         with suppress(OSError):
             temporary.unlink()
-        raise ConfigError(f"{path} cannot be written: {error.strerror}.") from error
+        raise StorageError(f"{path} cannot be written: {error.strerror}.") from error
 
 
 def parse(text: str, path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import click
 from edgecloud.errors import BadRequest, EdgeCloudError, NotFound
 from edgecloud.types import ChatRequest, Constraint, Message, Mode, Sampling
 
-from .shell import State
+from .shell import Decimal, State, Whole
 
 if TYPE_CHECKING:
     from edgecloud.settings import Settings
@@ -30,7 +30,7 @@ Exit codes:
 """
 
 
-class Number(click.FloatRange):
+class Number(Decimal):
     """A finite number in a range: `nan` is in every range, as comparisons go."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -77,14 +77,12 @@ class Seed(click.types.IntParamType):
 @click.option("--schema", metavar="FILE", help="A JSON schema that the answer must match.")
 @click.option("--temperature", type=Number(0, 2), help="0 takes the likeliest token every time.")
 @click.option("--top-p", type=Number(0, 1, min_open=True))
-@click.option("--top-k", type=click.IntRange(0), help="0: off.")
+@click.option("--top-k", type=Whole(0), help="0: off.")
 @click.option("--min-p", type=Number(0, 1))
-@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="The longest answer.")
+@click.option("--max-tokens", type=Whole(1), metavar="N", help="The longest answer.")
 @click.option("--seed", type=Seed(), metavar="N", help="Draw alike: the same answer, on an idle machine.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text (repeatable).")
-@click.option(
-    "-n", "num_choices", type=click.IntRange(1, 128), default=1, metavar="N", help="How many answers."
-)
+@click.option("-n", "num_choices", type=Whole(1, 128), default=1, metavar="N", help="How many answers.")
 @click.option("--timeout", type=Number(0, min_open=True), metavar="SECONDS", help="Give up after this long.")
 @click.option("-q", "--quiet", is_flag=True, help="No notes on stderr, errors only.")
 @click.option("--no-history", is_flag=True, help="Do not keep prompt and answer.")
@@ -140,6 +138,7 @@ def ask(
         if "" in stop:
             raise BadRequest("--stop must not be empty.")
         state.offline |= offline
+        state.quiet |= quiet
         settings = state.settings()
         text = gather_prompt(prompt, files, quiet=quiet, optional=continues)
         messages, chat_id, parent_id = [Message("user", text)], None, None

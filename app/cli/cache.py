@@ -14,7 +14,7 @@ from edgecloud.units import money
 from ..text_files import write_private
 from . import cache_prefixes as prefixes
 from .group import ListingGroup
-from .shell import State, local_time, print_json, print_table, print_text
+from .shell import State, Whole, local_time, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from ...cache.answers import AnswerCache
@@ -32,7 +32,7 @@ def cache() -> None:
 
 
 @cache.command("list")
-@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many.")
+@click.option("-n", "--limit", type=Whole(1), default=20, show_default=True, help="How many.")
 @AS_JSON
 @click.pass_obj
 def list_(state: State, limit: int, as_json: bool) -> None:

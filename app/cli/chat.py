@@ -11,7 +11,7 @@ from edgecloud.errors import BadRequest
 from edgecloud.types import Mode
 
 from ..visible import neutral
-from .shell import State, write
+from .shell import State, Whole, write
 
 if TYPE_CHECKING:
     from ..tui.state.preferences import Preferences
@@ -36,7 +36,7 @@ Exit codes:
 @click.option("--inline", is_flag=True, help="A small chat in place, below the last command.")
 @click.option("--plain", is_flag=True, help="Line by line, without a screen: for screen readers.")
 @click.option("--web", is_flag=True, help="In a browser on this machine; prints an address that opens once.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="For --web; 0 takes a free one.")
+@click.option("--port", type=Whole(0, 65535), default=0, help="For --web; 0 takes a free one.")
 @click.pass_obj
 def chat(
     state: State,

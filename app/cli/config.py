@@ -53,6 +53,21 @@ def show(state: State, keys: tuple[str, ...], as_json: bool) -> None:
         print_table([line for _, lines in found for line in lines])
 
 
+@config.command()
+@click.argument("key")
+@click.pass_context
+def get(ctx: click.Context, key: str) -> None:
+    """Print the value of KEY and nothing else; of a section, what `show` prints."""
+    from edgecloud.config.loading import origins
+
+    rows = origins({"offline": True if ctx.obj.offline else None})
+    value = next((row.value for row in rows if row.key == key), None)
+    if value is None or (isinstance(value, list) and value and isinstance(value[0], dict)):
+        ctx.invoke(show, keys=(key,), as_json=False)
+    else:
+        print_text(value if isinstance(value, str) else _toml(value))
+
+
 def _lines(row: Origin) -> list[tuple[str, str, str]]:
     """A setting as lines of key, value and place: one, or one a field for a list of things with names."""
     entries = row.value if isinstance(row.value, list) else []

@@ -9,7 +9,7 @@ import click
 from edgecloud.errors import BadRequest, NotFound, UpstreamError
 from edgecloud.units import money
 
-from .shell import State, complain, note, print_json, print_table, print_text
+from .shell import Decimal, State, Whole, complain, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from edgecloud.settings import PoolEntry, Settings
@@ -56,13 +56,13 @@ def list_(state: State, as_json: bool) -> None:
     metavar="env:NAME|keyring:NAME|-",
     help="Its API key: from a variable, from the keyring, or - to be asked for it.",
 )
-@click.option("--price-in", type=click.FloatRange(0), help="Money for a million prompt tokens.")
-@click.option("--price-out", type=click.FloatRange(0), help="Money for a million answered tokens.")
-@click.option("--price-cached", type=click.FloatRange(0), help="Money for a million cached prompt tokens.")
+@click.option("--price-in", type=Decimal(0), help="Money for a million prompt tokens.")
+@click.option("--price-out", type=Decimal(0), help="Money for a million answered tokens.")
+@click.option("--price-cached", type=Decimal(0), help="Money for a million cached prompt tokens.")
 @click.option("--currency", help="Of the prices.  [default: USD]")
 @click.option("--region", help="Where it computes.")
 @click.option("--replica", "replicas", multiple=True, metavar="URL", help="One more address (repeatable).")
-@click.option("--context", type=click.IntRange(1), help="Tokens of context, if it does not tell.")
+@click.option("--context", type=Whole(1), help="Tokens of context, if it does not tell.")
 @click.option("--local", is_flag=True, help="It computes on this machine (an ssh tunnel does not).")
 @click.pass_obj
 def add(
@@ -131,7 +131,7 @@ def rm(state: State, name: str) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("--days", type=click.IntRange(1), help="How far back.  [default: this month]")
+@click.option("--days", type=Whole(1), help="How far back.  [default: this month]")
 @click.pass_obj
 def reprice(state: State, name: str, days: int | None) -> None:
     """Count what NAME answered at the prices that it has now, where they were wrong before."""

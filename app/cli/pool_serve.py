@@ -17,7 +17,7 @@ from edgecloud.errors import ConfigError
 from edgecloud.settings import ServerSettings, Settings
 
 from .serve import CLOSE_S, require_key_beyond_loopback
-from .shell import State
+from .shell import Decimal, State, Whole
 
 if TYPE_CHECKING:
     from ...pool.engine import PoolEngine
@@ -30,23 +30,23 @@ Build = Callable[[Settings], "PoolEngine"]
 @click.option("--served-name", help="The name that clients ask for; else the model's own.")
 @click.option("--device", type=click.Choice(["auto", "cuda", "cpu"]), help="Where it computes.")
 @click.option("--host", help="Address to listen on; beyond loopback a key is required.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on (8000); 0 picks a free one.")
+@click.option("--port", type=Whole(0, 65535), help="Port to listen on (8000); 0 picks a free one.")
 @click.option("--api-key", multiple=True, help="A key that clients must send; may be given again.")
 @click.option("--allowed-host", multiple=True, help="A name that clients know this machine by; '*' for any.")
-@click.option("--context", type=click.IntRange(0), help="Most tokens of one request.")
-@click.option("--kv-mb", type=click.IntRange(0), help="Memory for computed context; 0: from what is free.")
+@click.option("--context", type=Whole(0), help="Most tokens of one request.")
+@click.option("--kv-mb", type=Whole(0), help="Memory for computed context; 0: from what is free.")
 @click.option(
     "--kv-type",
     type=click.Choice(["auto", "float32", "float16", "bfloat16", "int8", "fp8"]),
     help="How computed context is kept.",
 )
-@click.option("--host-mb", type=click.IntRange(0), help="Main memory for context that has to give way.")
-@click.option("--max-running", type=click.IntRange(1, 4096), help="Answers decoded together.")
-@click.option("--max-waiting", type=click.IntRange(1), help="Requests in the queue before 429.")
-@click.option("--token-budget", type=click.IntRange(0), help="Tokens computed in one step, prompts included.")
+@click.option("--host-mb", type=Whole(0), help="Main memory for context that has to give way.")
+@click.option("--max-running", type=Whole(1, 4096), help="Answers decoded together.")
+@click.option("--max-waiting", type=Whole(1), help="Requests in the queue before 429.")
+@click.option("--token-budget", type=Whole(0), help="Tokens computed in one step, prompts included.")
 @click.option("--policy", type=click.Choice(["priority", "fcfs", "deadline", "sjf", "fair"]))
-@click.option("--threads", type=click.IntRange(0, 1024), help="CPU threads; 0: what this machine can give.")
-@click.option("--drain", type=click.FloatRange(0), help="Seconds that running answers get after SIGTERM.")
+@click.option("--threads", type=Whole(0, 1024), help="CPU threads; 0: what this machine can give.")
+@click.option("--drain", type=Decimal(0), help="Seconds that running answers get after SIGTERM.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
 @click.option("--log-json", is_flag=True, help="Log lines as JSON objects.")
 @click.pass_context

@@ -16,7 +16,7 @@ from edgecloud.types import ChatRequest, Done, Message, Sampling, TextDelta
 
 from .pool_entries import AS_JSON, addresses_of, entry_named, say_none
 from .pool_findings import no_such_model
-from .shell import State, print_json, print_text
+from .shell import Decimal, State, print_json, print_text
 
 if TYPE_CHECKING:
     from edgecloud.engine import Engine
@@ -46,7 +46,7 @@ class Finding:
 @click.option(
     "--timeout",
     "patience_s",
-    type=click.FloatRange(0, min_open=True),
+    type=Decimal(0, min_open=True),
     default=PATIENCE_S,
     show_default=True,
     help="Seconds for each address; more where a model is loaded first.",

@@ -12,7 +12,7 @@ from edgecloud.types import ChatRequest, Message
 from edgecloud.units import money
 
 from .group import ListingGroup
-from .shell import State, local_time, print_json, print_table, print_text
+from .shell import State, Whole, local_time, print_json, print_table, print_text
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
@@ -38,7 +38,7 @@ def explain(state: State, prompt: tuple[str, ...], as_json: bool) -> None:
 
 
 @route.command()
-@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many.")
+@click.option("-n", "--limit", type=Whole(1), default=20, show_default=True, help="How many.")
 @AS_JSON
 @click.pass_obj
 def history(state: State, limit: int, as_json: bool) -> None:

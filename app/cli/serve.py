@@ -20,7 +20,7 @@ from edgecloud.settings import Settings
 from edgecloud.types import ChatRequest, Health
 
 from .group import Group
-from .shell import State, warn
+from .shell import Decimal, State, Whole, warn
 
 if TYPE_CHECKING:
     from ..gateway import Gateway
@@ -34,15 +34,15 @@ CLOSE_S = 45.0
 
 @click.group(cls=Group, invoke_without_command=True)
 @click.option("--host", help="Address to listen on; several with commas. Beyond loopback a key is required.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 picks a free one.")
+@click.option("--port", type=Whole(0, 65535), help="Port to listen on; 0 picks a free one.")
 @click.option("-m", "--model", help="The model that `auto` means.")
-@click.option("--ctx-size", type=click.IntRange(0), help="Tokens of context shared by all sequences.")
-@click.option("--parallel", type=click.IntRange(1, 256), help="Sequences decoded together.")
-@click.option("--threads", type=click.IntRange(0, 1024), help="CPU threads; 0 measures what is best.")
+@click.option("--ctx-size", type=Whole(0), help="Tokens of context shared by all sequences.")
+@click.option("--parallel", type=Whole(1, 256), help="Sequences decoded together.")
+@click.option("--threads", type=Whole(0, 1024), help="CPU threads; 0 measures what is best.")
 @click.option("--api-key", multiple=True, help="A key that clients must send; may be given again.")
 @click.option("--cors-origin", multiple=True, help="A web origin that may call us, 'localhost', or '*'.")
 @click.option("--allowed-host", multiple=True, help="A Host name answered besides loopback ones.")
-@click.option("--drain", type=click.FloatRange(0), help="Seconds that running answers get after SIGTERM.")
+@click.option("--drain", type=Decimal(0), help="Seconds that running answers get after SIGTERM.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
 @click.option("--log-json", is_flag=True, help="Log lines as JSON objects.")
 @click.pass_context

@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
+import click
+
 from ..visible import neutral
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class State:
 
     offline: bool = False
     debug: bool = False
+    quiet: bool = False
     open_gateway: OpenGateway = open_gateway_quietly
     _warned_of: set[str] = field(default_factory=set)
 
@@ -55,7 +58,7 @@ class State:
         overrides = {key.replace("__", "."): value for key, value in flags.items()}
         settings = load({"offline": True if self.offline else None, **overrides})
         for name in stray_variables():
-            if name not in self._warned_of:
+            if name not in self._warned_of and not self.quiet:
                 self._warned_of.add(name)
                 warn(f"{name} is no setting of edgecloud's; `edgecloud config show` lists them all.")
         return settings
@@ -66,6 +69,7 @@ class State:
 
         from ...router.ledger import Ledger
 
+        self.settings()  # what is wrong with them is told by every command
         return Ledger(data_dir() / "edgecloud.db")
 
     def outcomes(self) -> Outcomes:
@@ -81,6 +85,7 @@ class State:
 
         from ..history import History
 
+        self.settings()  # what is wrong with them is told by every command
         history = History(data_dir() / "edgecloud.db")
         history.wait_at_most(RECOVER_S)
         with suppress(DatabaseLocked):
@@ -101,6 +106,18 @@ def fill_closed_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+
+class Whole(click.IntRange):
+    """A whole number in a range; click says of anything else that it is no "integer range"."""
+
+    name = "whole number"
+
+
+class Decimal(click.FloatRange):
+    """A number in a range."""
+
+    name = "number"
 
 
 class ReaderGone(Exception):

@@ -13,7 +13,7 @@ import click
 from edgecloud.units import money
 
 from ..tally import NOBODY, first_of
-from .shell import State, print_json, print_table, print_text
+from .shell import State, Whole, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from edgecloud.settings import Settings
@@ -25,7 +25,7 @@ BAR = 32
 
 
 @click.command()
-@click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True, help="How far back.")
+@click.option("--days", type=Whole(1, 3660), default=30, show_default=True, help="How far back.")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 @click.pass_obj
 def stats(state: State, days: int, as_json: bool) -> None:

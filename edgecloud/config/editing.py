@@ -23,7 +23,7 @@ def set_value(key: str, value: object, *, check: Callable[[Settings], None] | No
     """Write one setting to `config.toml`, keeping comments and layout; text is read as in the environment.
 
     Nothing is written unless the whole file is then valid and `check`, given the file's settings as they
-    would be, raises nothing. Raises `ConfigError`.
+    would be, raises nothing. Raises `ConfigError`, and `StorageError` if it can't be written.
     """
     path = config_path().resolve()  # through a link to somebody's dotfiles
     parts = tuple(key.split("."))

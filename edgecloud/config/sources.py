@@ -1,12 +1,13 @@
 """What was given: by flags, by `EDGECLOUD_*` variables, by `config.toml`.
 
 Nested keys use two underscores in the environment: `EDGECLOUD_SERVER__PORT=9000`; lists are separated by
-commas or written as JSON, tables as JSON.
+commas or written as JSON or TOML, tables as JSON or TOML.
 """
 
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_origin
@@ -89,11 +90,23 @@ def from_text(field: FieldInfo, text: str, given: Assignment) -> Any:
         try:
             return json.loads(text)
         except ValueError:
-            raise ConfigError(f"{'.'.join(given.key)} must be JSON{remedy(given.where)}.") from None
+            return _from_toml(text, given, is_list=is_list)
     try:
         return TypeAdapter(annotation).validate_strings(text)
     except ValidationError as error:
         raise wrong(given.key, requirement(error.errors()[0]["msg"]), text, [given]) from None
+
+
+def _from_toml(text: str, given: Assignment, *, is_list: bool) -> Any:
+    """A value as it would stand in the file, on a line of its own."""
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except ValueError:
+        found = {}
+    if found.keys() != {"value"}:
+        form = 'a list like ["a", "b"]' if is_list else 'a table like {name = "value"}, or JSON'
+        raise ConfigError(f"{'.'.join(given.key)} must be {form}{remedy(given.where)}.")
+    return found["value"]
 
 
 def _variable(key: str) -> str:

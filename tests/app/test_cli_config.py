@@ -193,3 +193,29 @@ def test_edit_checks_what_was_written(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert b"server.port must be greater than or equal to 0" in done.stderr
+
+
+def test_get_prints_the_value_alone_and_of_a_section_its_lines(tmp_path: Path) -> None:
+    assert edgecloud(tmp_path, "config", "get", "server.port").stdout == b"8484\n"
+    assert edgecloud(tmp_path, "config", "get", "model").stdout == b"smollm2\n"
+    section = edgecloud(tmp_path, "config", "get", "server").stdout
+    assert section == edgecloud(tmp_path, "config", "show", "server").stdout
+    assert edgecloud(tmp_path, "config", "get", "server.prot").returncode == 2
+
+
+@pytest.mark.parametrize("value", ['{gpt-4 = "smollm2"}', '{"gpt-4": "smollm2"}'])
+def test_a_table_is_set_as_the_file_has_it_or_as_json(tmp_path: Path, value: str) -> None:
+    assert edgecloud(tmp_path, "config", "set", "aliases", value).returncode == 0
+    assert tomllib.loads((tmp_path / "config.toml").read_text())["aliases"] == {"gpt-4": "smollm2"}
+
+
+@pytest.mark.parametrize("value", ["gpt-4=smollm2", '{"a": "b"}\nmodel = "x"'])
+def test_a_table_that_is_none_is_told_with_an_example(tmp_path: Path, value: str) -> None:
+    done = edgecloud(tmp_path, "config", "set", "aliases", value)
+    assert done.returncode == 2
+    assert b'aliases must be a table like {name = "value"}' in done.stderr
+
+
+def test_a_file_that_cannot_be_written_is_no_wrong_usage(tmp_path: Path) -> None:
+    done = edgecloud(tmp_path, "config", "set", "server.port", "1", EDGECLOUD_CONFIG="/proc/no/config.toml")
+    assert (done.returncode, b"cannot be written" in done.stderr) == (1, True)

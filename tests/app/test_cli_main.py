@@ -228,3 +228,23 @@ def test_no_command_writes_escape_codes_into_a_pipe(tmp_path: Path, arguments: l
     done = edgecloud_process(tmp_path, *arguments)
 
     assert b"\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["history", "list", "-n", "abc"], ["stats", "--days", "abc"], ["ask", "--max-tokens", "abc"]],
+)
+def test_an_option_s_number_that_is_none_is_told_as_such(tmp_path: Path, arguments: list[str]) -> None:
+    done = edgecloud_process(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert b"'abc' is not a valid whole number" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["history", "list"], ["stats"], ["why"]])
+def test_every_command_tells_of_a_setting_in_the_environment_that_is_wrong(
+    tmp_path: Path, command: list[str]
+) -> None:
+    done = edgecloud_process(tmp_path, *command, EDGECLOUD_SERVER__PORT="abc")
+    assert (done.returncode, b"EDGECLOUD_SERVER__PORT" in done.stderr) == (2, True)
+    told = edgecloud_process(tmp_path, *command, EDGECLOUD_FOO="1").stderr
+    assert told.count(b"EDGECLOUD_FOO is no setting") == 1

@@ -137,7 +137,7 @@ def test_a_mistake_in_the_file_names_key_file_line_and_fix(write: Write, text: s
         ("EDGECLOUD_SERVER__PORT", "many", ["server.port must be a valid integer", "'many'"]),
         ("EDGECLOUD_SERVER__PORT", "-1", ["server.port must be greater than or equal to 0"]),
         ("EDGECLOUD_OFFLINE", "maybe", ["offline must be a valid boolean, not 'maybe'"]),
-        ("EDGECLOUD_ALIASES", "a=b", ["aliases must be JSON"]),
+        ("EDGECLOUD_ALIASES", "a=b", ["aliases must be a table like"]),
         ("EDGECLOUD_POOL", "[1]", ["pool.0 must be a valid dictionary"]),
     ],
 )
