@@ -164,7 +164,7 @@ class Run:
         return Receipt(
             id=self.request.id,
             engine=start.engine if start else last,
-            model=start.model if start else last or self.request.model,
+            model=start.model if start else self.request.model,
             variant=start.variant if start else "",
             mode=self.mode,
             reason=self.reason,

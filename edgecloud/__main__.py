@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import signal
+# While the command is being imported, Ctrl-C ends the process without a traceback. The module `signal` itself
+# takes milliseconds to import, `_signal` is in the interpreter.
+import _signal  # type: ignore[import-not-found]
+
+_handler = _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 
 def main() -> None:
-    # While the command is being imported, Ctrl-C ends the process without a traceback.
-    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Run the command line and exit the process."""
     from edgecloud.app.cli.main import run
 
-    signal.signal(signal.SIGINT, handler)
+    _signal.signal(_signal.SIGINT, _handler)
     run()
 
 

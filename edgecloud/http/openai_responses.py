@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
+from typing import cast
 
 from fastapi import FastAPI, Request, Response
 
@@ -41,7 +42,7 @@ class ResponsesRoutes:
         call = openai_responses.parse(await self.door.bodies.json(http.scope, http.receive))
         request = admitted(http.scope, call.request, streamed=call.options.stream)
         call = dataclasses.replace(call, request=request)
-        events = _in_its_words(self.backend.chat(request))
+        events = cast(Events, _in_its_words(self.backend.chat(request)))
         encoder = ResponseEvents(call, call.request.model, int(time.time()))
         if call.options.stream:
             return StreamedAnswer(
