@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgecloud.app import run as module
-from edgecloud.app.run import Run
+from edgecloud.app.run import Run, Tried
 from edgecloud.types import ChatRequest, Done, EngineEvent, Start, TextDelta, Timings, Usage
 
 START = Start("local", "smollm2", 3)
@@ -46,3 +46,10 @@ def test_one_piece_has_no_speed_and_another_engine_one_of_its_own(monkeypatch: p
     before = [(float(number), TextDelta("a")) for number in range(1, 9)]
     after = [(20.0, START), (21.0, TextDelta("b")), (23.0, TextDelta("b"))]
     assert run_of(monkeypatch, (0, START), *before, *after).receipt().tokens_per_s == 0.5
+
+
+def test_where_no_engine_began_the_model_is_the_one_asked_for() -> None:
+    run = Run(ChatRequest(prompt="hi", model="auto"))
+    run.tried.append(Tried("local", "", 0.0, 1.0, "interrupted", Usage()))
+    receipt = run.receipt()
+    assert (receipt.engine, receipt.model) == ("local", "auto")
