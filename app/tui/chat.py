@@ -234,7 +234,9 @@ the prompt. Every key can be changed in `config.toml`: the ids are in the docume
             if session.chat_id is not None:
                 await self.store.mark_read(session.chat_id)
         elif session.title:
-            self.say(f"Answered in “{session.title}”.")
+            head = session.conversation.head
+            is_answered = head is not None and head.status == "complete"
+            self.say(f"{'Answered' if is_answered else 'No whole answer came'} in “{session.title}”.")
         await self.load_models()  # what was asked is loaded now
         await self.load_chats()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,6 +14,7 @@ from edgecloud.types import ChatRequest, Message, ModelCard
 from .ports import Gateway
 from .session import Session
 from .state.attachments import Prompt, mentioned
+from .state.conversation import Node
 from .state.preview import Preview, of_story, preview, refuses_images, resolve
 from .state.token_guess import guess
 from .state.waiting import Route
@@ -83,7 +84,9 @@ class Foresight:
         try:
             story = await self.gateway.explain(asked)
             await self._count(asked, _guess(session, typed))
-            self._told = self.of_story(story, session, typed)
+            card = resolve(asked.model, self.cards)
+            context = card.context if card is not None else None
+            self._told = replace(self.of_story(story, session, typed), context=context)
         except EdgeCloudError as error:
             self._told = Preview(error.message, False, 0)
         except Exception:
@@ -93,6 +96,29 @@ class Foresight:
     def of_story(self, story: Mapping[str, Any], session: Session, typed: str) -> Preview:
         """What the router's word on a draft means, in one line."""
         return of_story(story, self._tokens(session, typed))
+
+    def latest_that_fit(self, session: Session, path: Sequence[Node]) -> list[Node]:
+        """The latest messages of a branch that take half of the context, from a question on: the other half
+        is for what comes. Raises `BadRequest` where the context is not known, or where all of them fit.
+        """
+        card = resolve(session.preferences.model, self.cards)
+        if card is None or card.context is None:
+            raise BadRequest("How much fits is not known before the model is loaded: ask something first.")
+        left = card.context / 2 - self._tokens_of(session.preferences.system)
+        kept = len(path)
+        while kept and (left := left - self._tokens_of(path[kept - 1].message.content)) >= 0:
+            kept -= 1
+        if kept == 0:
+            raise BadRequest(
+                f"All turns fit in half of the {card.context:,} tokens that {card.id} reads: if a question was "
+                "refused all the same, it is too long by itself."
+            )
+        while kept < len(path) and path[kept].role != "user":
+            kept += 1
+        return list(path[kept:])
+
+    def _tokens_of(self, text: str) -> float:
+        return (guess(text) + FRAME) * self._off_by
 
     async def _count(self, asked: ChatRequest, guessed: int) -> None:
         """Let the tokenizer of a model that is in memory count; none is loaded for it."""

@@ -74,6 +74,35 @@ async def test_a_fork_is_a_chat_of_its_own(tmp_path: Path) -> None:
         assert user.chat.query(ReceiptLine), "the copy has the receipts too"
 
 
+async def test_a_chat_that_outgrew_the_context_says_so_and_goes_on_shortened(tmp_path: Path) -> None:
+    engine = FakeEngine(words("fine thanks"), context=4096)
+    async with driven(make_app(tmp_path, engine)) as user:
+        for number in range(4):
+            await user.ask(f"turn {number} " + "word " * 40)
+        engine.context = 180
+        await user.do("/model fake")
+        assert "of 180 that fit: /shorten" in user.screen_text()
+        whole = user.session.chat_id
+
+        await user.ask("and now?")
+        assert "/shorten goes on with the latest turns" in " ".join(user.screen_text().split()), (
+            user.screen_text()
+        )
+        assert "asks again" not in user.screen_text()
+        await user.do("/shorten")
+
+        assert user.session.chat_id != whole
+        assert user.chat.prompt.full_text == "and now?"
+        path = user.session.conversation.path
+        assert path[0].message.content.startswith("turn 3")
+        assert [node.role for node in path] == ["user", "assistant"]
+        assert "that fit" not in user.screen_text()
+        await user.pilot.press("enter")
+        await user.settled()
+        assert user.session.conversation.path[-1].message.content == "fine thanks"
+        assert len((await user.app.store.show(whole or "")).messages) == 10
+
+
 async def test_chats_are_found_opened_renamed_and_deleted(tmp_path: Path) -> None:
     # cases: TE14
     async with driven(make_app(tmp_path), size=(120, 36)) as user:

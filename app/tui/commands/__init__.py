@@ -36,6 +36,7 @@ HANDLERS: Mapping[str, Handler] = {
     "continue": turns.continue_,
     "edit": turns.edit,
     "fork": turns.fork,
+    "shorten": turns.shorten,
     "next": turns.next_,
     "previous": turns.previous,
     "copy": turns.copy,

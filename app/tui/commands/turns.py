@@ -59,18 +59,48 @@ async def fork(screen: ChatView, _: str) -> None:
     node, session = _node(screen), screen.session
     if session.chat_id is None or node.id is None:
         raise BadRequest("Only what the history keeps can be forked, and this message is not kept.")
-    chat = await screen.store.show(session.chat_id)
+    await _copy(screen, session.chat_id, node.id, "fork")
+    screen.say("This is a copy: the chat that it was copied from stays as it is.")
+
+
+async def shorten(screen: ChatView, _: str) -> None:
+    """Go on in a copy of the latest turns; a question that was too long for the whole chat is typed again."""
+    session = screen.session
+    if session.is_running:
+        raise BadRequest(screen.keys.fill(BUSY))
+    path, asked = session.conversation.path, ""
+    while path and path[-1].role == "assistant" and not path[-1].is_sendable:
+        path.pop()
+    if path and path[-1].role == "user":
+        asked = path.pop().message.content
+    latest = screen.foresight.latest_that_fit(session, path)
+    if not latest:
+        raise BadRequest("Not even the last turn fits: /new begins another chat.")
+    if session.chat_id is None or latest[0].id is None or latest[-1].id is None:
+        raise BadRequest("Only what the history keeps can be copied, and this chat is not kept.")
+    await _copy(screen, session.chat_id, latest[-1].id, "shortened", first_id=latest[0].id)
+    if asked:
+        screen.prompt.give_back(asked)
+    screen.say(f"This is a copy of the last {len(latest)} messages of {len(path)}; the whole chat stays.")
+
+
+async def _copy(
+    screen: ChatView, from_id: str, last_id: str, suffix: str, *, first_id: str | None = None
+) -> None:
+    """Open a new chat of the messages that end in one, from the chat's first or from `first_id` on."""
+    session = screen.session
+    chat = await screen.store.show(from_id)
     by_id = {stored.id: stored for stored in chat.messages}
-    path, at = [], by_id.get(node.id)
+    path, at = [], by_id.get(last_id)
     while at is not None:
-        path.append(at)
-        at = by_id.get(at.parent_id or "")
-    receipts = await screen.store.raw_receipts(session.chat_id)
+        path.append(at if at.id != first_id else replace(at, parent_id=None))
+        at = by_id.get(at.parent_id or "") if at.id != first_id else None
+    receipts = await screen.store.raw_receipts(from_id)
     of_path = {stored.receipt_id for stored in path}
     chat_id = await screen.store.insert(
-        f"{chat.summary.title} (fork)",
+        f"{chat.summary.title} ({suffix})",
         path[::-1],
-        node.id,
+        last_id,
         {id: receipt for id, receipt in receipts.items() if id in of_path},
     )
     private = (await asyncio.to_thread(with_pin, chat)).private or session.preferences.private
@@ -78,7 +108,6 @@ async def fork(screen: ChatView, _: str) -> None:
     chosen = replace(session.preferences, private=private, draft="")
     await screen.store.set_notes(chat_id, chosen.noted())
     await screen.open(chat_id)
-    screen.say("This is a copy: the chat that it was copied from stays as it is.")
 
 
 async def next_(screen: ChatView, _: str) -> None:

@@ -47,6 +47,7 @@ COMMANDS = (
     Command("continue", "go on where the answer was cut", "g", where="answer"),
     Command("edit", "ask in other words, beside this question", "e", where="answer"),
     Command("fork", "copy the chat up to here into a new one", "f", where="answer"),
+    Command("shorten", "go on in a copy with the latest turns, those that fit"),
     Command("next", "show the next branch", "right", where="answer"),
     Command("previous", "show the previous branch", "left", where="answer"),
     Command("why", "say why this answer came from where it came", "w", where="answer"),

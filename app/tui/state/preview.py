@@ -28,16 +28,25 @@ class Preview:
     wait: str = ""
     cache: str = ""
     why: str = ""
+    context: int | None = None
+    """What who would answer can read, in tokens, where that is known."""
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether it would be refused for its length."""
+        return self.context is not None and self.tokens > self.context
 
     @property
     def parts(self) -> list[str]:
         """What it says, the most important first."""
+        size = f"about {self.tokens:,} tokens"
         parts = [
+            f"{size} of {self.context:,} that fit: /shorten" if self.is_too_long else "",
             self.cache,
             self.where,
             self.wait,
             self.price,
-            f"about {self.tokens:,} tokens" if self.tokens else "",
+            size if self.tokens and not self.is_too_long else "",
             self.why,
         ]
         return [part for part in parts if part]
@@ -57,7 +66,7 @@ def preview(model: str, cards: Sequence[ModelCard], tokens: int) -> Preview:
         return Preview(model if model != "auto" else "", False, tokens)
     is_local = card.engine != "pool"
     place = "on this machine" if is_local else "on a pool"
-    return Preview(f"{card.id} {place}", is_local, tokens, "free" if is_local else "")
+    return Preview(f"{card.id} {place}", is_local, tokens, "free" if is_local else "", context=card.context)
 
 
 def of_story(story: Mapping[str, Any], tokens: int) -> Preview:

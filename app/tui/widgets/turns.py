@@ -24,6 +24,9 @@ from .markdown import MarkdownText
 from .reasoning import Reasoning
 from .receipt import ReceiptLine
 
+TOO_LONG = "and the context holds"
+"""What `ContextLengthExceeded` says and nothing else does; of a failure only its sentence is kept."""
+
 
 class TurnView(Vertical, Growing):
     """What question and answer have in common: their node, and their place among its alternatives."""
@@ -153,6 +156,11 @@ def how_it_ended(node: Node, keys: Keys) -> str:
     """What to say of an answer that did not simply end, with the next step."""
     again = keys.fill("{chat.regenerate} asks again")
     goes_on = keys.fill("Tab, {chat.continue} goes on")
+    if node.status == "failed" and TOO_LONG in (node.error or ""):
+        # Asked again it would be refused again.
+        is_first = node.parent is None or node.parent.parent is None
+        other = keys.fill("Tab, {chat.edit} asks in fewer words")
+        return f"{node.error} · {other if is_first else '/shorten goes on with the latest turns'}"
     if node.status == "failed":
         step = f"{goes_on}, {again}" if node.message.content else f"Tab, {again}"
         return f"{node.error or 'The answer failed.'} · {step}"
