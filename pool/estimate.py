@@ -70,6 +70,13 @@ class LengthEstimate:
         expected = self._survival.quantile(self.level, num_output)
         return max_tokens if expected is None else min(max_tokens, expected)
 
+    def mean(self, num_output: int, max_tokens: int) -> int:
+        """Total output tokens that such an answer gets on average; many together get that of each."""
+        if self._num_new * FRESHNESS > self._num_known:
+            self._learn()
+        left = self._survival.mean_left(num_output)
+        return max_tokens if left is None else min(max_tokens, num_output + math.ceil(left))
+
     def outgrow(self, answer: Growing) -> None:
         """It is longer than was predicted of it."""
         self._judge(answer, covered=False)

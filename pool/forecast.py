@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from .admission import Growth
 from .blocks import BlockPool
@@ -21,9 +21,7 @@ class Forecast:
 
     def num_left(self, sequence: Sequence) -> int:
         """Output tokens still expected; at least one, unless none may come."""
-        max_tokens = sequence.request.job.max_tokens
-        num_output = sequence.num_output
-        return max(self._estimate.predict(num_output, max_tokens) - num_output, min(1, sequence.num_left))
+        return self._left(sequence, self._estimate.predict)
 
     def seconds_left(self, sequence: Sequence) -> float:
         return self._costs.service_seconds(sequence, self.num_left(sequence))
@@ -44,11 +42,20 @@ class Forecast:
         return total
 
     def growths(self, sequence: Sequence) -> list[Growth]:
-        """How it, and the choices that will fork from it, take blocks. A hit's blocks are not its to free."""
-        num_left = self.num_left(sequence)
+        """How it, and the choices that will fork from it, take blocks. A hit's blocks are not its to free.
+
+        The length is the mean: the lengths that single answers won't exceed add up to what all of them
+        together never reach.
+        """
+        num_left = self._left(sequence, self._estimate.mean)
         num_held = len(sequence.table.blocks)
         num_freed = max(num_held - self._pool.blocks_for(sequence.num_hit), 0)
         forks = [Growth(num_left, 1, 0, 0)] * (sequence.width - 1)
         # Drafts lie behind the last token until they are judged, at the end of the answer too.
         num_tokens = sequence.num_tokens + len(sequence.drafts)
         return [Growth(num_left, num_tokens, num_held, num_freed), *forks]
+
+    def _left(self, sequence: Sequence, total: Callable[[int, int], int]) -> int:
+        num_output = sequence.num_output
+        expected = total(num_output, sequence.request.job.max_tokens)
+        return max(expected - num_output, min(1, sequence.num_left))

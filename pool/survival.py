@@ -35,6 +35,22 @@ class Survival:
             self._lengths.append(length)
             self._shares.append(-share)
             first = after
+        # Tokens expected beyond each of these lengths, of all answers: the area under the rest of the curve.
+        self._beyond = [share / self._rate] if self._rate else []
+        for at in range(len(self._lengths) - 1, 0, -1):
+            step = -self._shares[at - 1] * (self._lengths[at] - self._lengths[at - 1])
+            self._beyond.append(self._beyond[-1] + step)
+        self._beyond.reverse()
+
+    def mean_left(self, num_output: int) -> float | None:
+        """Tokens that an answer longer than `num_output` still gets on average; None where nothing ended."""
+        if not self._rate:
+            return None
+        at = bisect_right(self._lengths, num_output)
+        if at == len(self._lengths):
+            return 1 / self._rate
+        num_alive = -self._shares[at - 1] if at else 1.0
+        return self._lengths[at] - num_output + self._beyond[at] / num_alive
 
     def quantile(self, level: float, num_output: int = 0) -> int | None:
         """The least length that of the answers longer than `num_output` a share of `level` does not exceed.

@@ -146,6 +146,22 @@ def test_a_forecast_counts_choices_to_come_and_not_the_blocks_of_a_hit() -> None
     assert forecast.num_blocks(sequence) == 4
 
 
+def test_the_peak_of_many_is_projected_from_means_and_one_alone_from_what_it_does_not_exceed() -> None:
+    class Known(LengthEstimate):
+        def predict(self, num_output: int, max_tokens: int) -> int:
+            return 90
+
+        def mean(self, num_output: int, max_tokens: int) -> int:
+            return 30
+
+    bench = Bench()
+    forecast = Forecast(bench.pool, StepCosts(), Known())
+    job = Job((1,) * 10, 100)
+    sequence = Sequence(0, Request(0, job, 0.0), 0, list(job.prompt), BlockTable(Namespace()))
+    assert [growth.num_left for growth in forecast.growths(sequence)] == [30]
+    assert forecast.num_left(sequence) == 90
+
+
 # ------------------------------------------------------------------------------------------------ pre-emption
 
 

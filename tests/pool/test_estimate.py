@@ -185,7 +185,15 @@ def test_what_is_already_longer_than_most_is_expected_to_go_on() -> None:
 def test_no_more_than_the_limit_is_expected() -> None:
     estimate = LengthEstimate()
     answer_all(estimate, [500] * 20)
-    assert estimate.predict(0, 64) == 64
+    assert estimate.predict(0, 64) == estimate.mean(0, 64) == 64
+    assert estimate.mean(60, 64) == 64
+
+
+def test_many_are_as_long_as_their_mean_and_not_as_what_each_does_not_exceed() -> None:
+    estimate = LengthEstimate()
+    answer_all(estimate, [10] * 80 + [200] * 20)
+    assert estimate.mean(0, 1000) < 70 < 200 <= estimate.predict(0, 1000)
+    assert LengthEstimate().mean(0, 1000) == 1000
 
 
 def test_old_answers_are_forgotten() -> None:

@@ -53,3 +53,13 @@ def test_where_nothing_has_ended_nothing_is_known(curve: Survival) -> None:
 
 def test_all_answers_have_no_quantile() -> None:
     assert Survival([10] * 50).quantile(1.0) is None
+
+
+def test_what_is_left_on_average_is_the_area_under_the_rest_of_the_curve() -> None:
+    # Of four, the next among them: 3/4 are longer than 10, 1/2 than 20, 1/4 than 30; one ends each 20 tokens.
+    curve = Survival([10, 20, 30])
+    assert curve.mean_left(0) == pytest.approx(10 + 7.5 + 5 + 5)
+    assert curve.mean_left(10) == pytest.approx((7.5 + 5 + 5) / 0.75)
+    assert curve.mean_left(15) == pytest.approx(5 + (5 + 5) / 0.75)
+    assert curve.mean_left(30) == curve.mean_left(99) == pytest.approx(20)
+    assert Survival([], [7]).mean_left(0) is None
