@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -198,7 +199,10 @@ def _damaged(path: Path) -> DatabaseDamaged:
 
 def _explain(error: sqlite3.Error, path: Path) -> StorageError:
     # The low byte is the primary code, the rest says where inside SQLite. Errors of the binding have none.
-    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_IOERR and _is_full(path.parent):
+        code = sqlite3.SQLITE_FULL  # what is said where not even the shared memory beside the file fits
+    match code:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return DatabaseLocked(f"{path.name} is locked by another program; try again when it is done.")
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
@@ -211,6 +215,13 @@ def _explain(error: sqlite3.Error, path: Path) -> StorageError:
             )
         case _:
             return StorageError(f"{path} cannot be used: {error}.")
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free < _PROBE_BYTES
+    except OSError:
+        return False
 
 
 def _make_private(path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 import click
 
@@ -20,6 +20,8 @@ from .shell import State, Whole, local_time, note, print_json, print_table, prin
 if TYPE_CHECKING:
     from ..chats import Chat
     from ..history import History, Removal
+
+T = TypeVar("T")
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
@@ -121,13 +123,21 @@ def rm(state: State, chats: tuple[str, ...], everything: bool, yes: bool, as_jso
 
     if everything == bool(chats):
         raise BadRequest("Name the chats to remove, or give --all.")
-    store = state.history()
+    try:
+        store = state.history()
+    except DiskFull:
+        if not everything:
+            raise
+        store = _with_room_made(state.history)
     if everything:
         if not yes and not sys.stdin.isatty():
             raise BadRequest("Removing every chat needs --yes where nobody can be asked.")
-        if not yes:
-            click.confirm("Remove every chat?", abort=True, err=True)
-        names = [chat.id for chat in store.list(-1)]
+        chats_there = store.list(-1)
+        names = [chat.id for chat in chats_there]
+        if names and not yes:
+            num_messages = sum(chat.num_messages for chat in chats_there)
+            held = f"{_count(len(names), 'chat')} with {_count(num_messages, 'message')}"
+            click.confirm(f"Remove every chat: {held}?", abort=True, err=True)
     else:
         names = [store.resolve(chat) for chat in chats]
     try:
@@ -135,7 +145,7 @@ def rm(state: State, chats: tuple[str, ...], everything: bool, yes: bool, as_jso
     except DiskFull:
         if not everything:
             raise
-        removal = _remove_without_room(store, names)
+        removal = _with_room_made(lambda: _remove(store, names))
     if as_json:
         print_json(dataclasses.asdict(removal))
     else:
@@ -151,7 +161,7 @@ def _remove(store: History, names: Sequence[str]) -> Removal:
     return dataclasses.replace(removal, purged=removal.purged and purged)
 
 
-def _remove_without_room(store: History, names: Sequence[str]) -> Removal:
+def _with_room_made(act: Callable[[], T]) -> T:
     """Make the room that deleting takes by what goes with all chats, and can be computed again."""
     from edgecloud.folders import data_dir
     from edgecloud.storage import DiskFull
@@ -160,7 +170,7 @@ def _remove_without_room(store: History, names: Sequence[str]) -> Removal:
 
     drop_kept()
     try:
-        return _remove(store, names)
+        return act()
     except DiskFull:
         raise StorageError(
             f"The disk is full, and removing chats takes some room itself: free some elsewhere, or delete "

@@ -12,6 +12,7 @@ from contextlib import closing
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -317,3 +318,15 @@ def test_a_file_that_nothing_more_can_be_written_to_is_told(
     with pytest.raises(StorageError, match=r"disk with words\.db is full"):
         storage.check_writable(path)
     assert path.stat().st_size <= size
+
+
+def test_an_error_of_the_disk_where_there_is_no_room_is_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    for free, kind in ((0, storage.DiskFull), (10**9, StorageError)):
+        monkeypatch.setattr(storage.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        with pytest.raises(StorageError) as raised, storage_errors(tmp_path / "words.db"):
+            raise error
+        assert type(raised.value) is kind
