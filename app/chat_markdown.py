@@ -22,6 +22,7 @@ from edgecloud.errors import BadRequest
 from edgecloud.types import Message, ToolCall
 
 from .chats import Chat, Seam, Status, StoredMessage
+from .visible import neutral
 
 PRIVATE_LINE = "Private: nothing of this chat leaves this machine."
 """Stands in the head of a pinned chat, for people and for the import."""
@@ -47,9 +48,13 @@ class Imported(NamedTuple):
 
 
 def as_markdown(chat: Chat) -> str:
-    """The conversation that ends in the latest answer, to be read."""
-    parts = [_head(chat)]
+    """The conversation that ends in the latest answer, to be read; what stands beside it is counted."""
+    # A title is a line: a control character is nobody's text there, in a pipe neither.
+    parts = [neutral(_head(chat), is_terminal=True)]
     parts += [f"{_heading(stored)}\n\n{_body(stored).strip(chr(10))}" for stored in chat.conversation]
+    if num_others := len(chat.messages) - len(chat.path):
+        are = "message stands" if num_others == 1 else "messages stand"
+        parts.append(f"({num_others} more {are} in other branches: `edgecloud history export` has them all.)")
     return "\n\n".join(parts) + "\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def gather_prompt(
         else:
             words.append(_utf8(argument))
     parts.append(" ".join(words))
-    parts += [piped if name == "-" else _file(name) for name in files]
+    parts += [piped if name == "-" else _file(name, quiet=quiet) for name in files]
     if not named:
         parts.append(piped)
     prompt = "\n\n".join(part.strip("\n") for part in parts if part.strip())
@@ -49,8 +50,16 @@ def gather_prompt(
     return prompt
 
 
-def _file(name: str) -> str:
-    text = read_text(name)
+def _file(name: str, *, quiet: bool) -> str:
+    sentence = f"edgecloud: {name} is a pipe, and is waited for until whoever writes to it is done."
+    silence = threading.Timer(GRACE_S, note, (sentence,), {"quiet": quiet})
+    silence.daemon = True
+    if Path(name).is_fifo():
+        silence.start()
+    try:
+        text = read_text(name)
+    finally:
+        silence.cancel()
     if not text.strip():
         raise BadRequest(f"{name} is empty: leave it out.")
     return f"--- {Path(name).name} ---\n{text}"

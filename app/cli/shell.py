@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 WIDEST = 40
 """Characters of a column of a table, the last one's aside."""
+
+NARROWEST = 20
+"""Characters that the last column has at least, where it is broken for the width of a terminal."""
 
 RECOVER_S = 1.0
 """How long whoever reads the history waits to put right what is in it."""
@@ -183,8 +188,8 @@ def print_json(value: Any) -> None:
 
 
 def print_table(rows: list[tuple[str, ...]]) -> None:
-    """Columns, the last one as long as it likes. A cell much longer than a column should be moves the rest
-    of its own row and no other.
+    """Columns, the last one as long as it likes; on a terminal it goes on below itself. A cell much longer
+    than a column should be moves the rest of its own row and no other.
     """
     if not rows:
         return
@@ -194,8 +199,20 @@ def print_table(rows: list[tuple[str, ...]]) -> None:
         max((len(row[column]) for row in rows if len(row[column]) <= WIDEST), default=0)
         for column in range(len(rows[0]) - 1)
     ]
-    lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in rows
-    ]
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines: list[str] = []
+    for row in rows:
+        head = "".join(f"{cell.ljust(width)}  " for cell, width in zip(row, widths, strict=False))
+        lines += _below_itself(head, row[-1], room)
     print_text("\n".join(lines))
+
+
+def _below_itself(head: str, text: str, room: int | None) -> list[str]:
+    """The text behind what stands before it, as lines of at most `room` characters; one line where there is
+    no room to speak of.
+    """
+    left = None if room is None else room - len(head)
+    if left is None or left < NARROWEST or len(text) <= left:
+        return [(head + text).rstrip()]
+    first, *more = textwrap.wrap(text, left, break_long_words=False, break_on_hyphens=False) or [""]
+    return [(head + first).rstrip(), *(" " * len(head) + line for line in more)]

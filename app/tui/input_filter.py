@@ -44,6 +44,6 @@ def install(letters_act: Callable[[], bool]) -> None:
 
     The name is looked up when a driver starts to read.
     """
-    Parser.letters_act = staticmethod(letters_act)  # type: ignore[assignment]
+    Parser.letters_act = staticmethod(letters_act)
     linux_driver.XTermParser = Parser  # type: ignore[attr-defined]
     linux_inline_driver.XTermParser = Parser  # type: ignore[attr-defined]

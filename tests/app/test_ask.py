@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from edgecloud.app.cli import prompt
 from edgecloud.app.cli.main import run
 from edgecloud.app.cli.shell import State
 from edgecloud.app.history import History
@@ -770,3 +771,20 @@ def test_debug_shows_the_traceback_of_a_bug(home: Path, monkeypatch: pytest.Monk
 
     with pytest.raises(ZeroDivisionError):
         run(["--debug", "ask", "hi"], State(open_gateway=gate.open))
+
+
+def test_a_named_pipe_that_is_waited_for_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, said = tmp_path / "words", []
+    os.mkfifo(path)
+
+    def tell_and_write(text: str, *, quiet: bool) -> None:
+        said.append(text)
+        path.write_text("from the pipe")
+
+    monkeypatch.setattr(prompt, "note", tell_and_write)
+    monkeypatch.setattr(prompt, "GRACE_S", 0.01)
+
+    asked = prompt.gather_prompt(["what is this?"], [str(path)])
+
+    assert asked == "what is this?\n\n--- words ---\nfrom the pipe"
+    assert str(path) in said[0]

@@ -62,6 +62,28 @@ def test_show_the_last_or_the_named_chat(tmp_path: Path, chats: list[str]) -> No
     assert b"\x1b" not in first.stdout
 
 
+def test_show_counts_what_stands_in_other_branches(tmp_path: Path, chats: list[str]) -> None:
+    history = History(tmp_path / "data" / "edgecloud.db")
+    turn = history.begin(ChatRequest((Message("user", "and the sea?"),), door="chat", chat_id=chats[1]))
+    history.append(turn, 0, "It is deep.")
+    history.finish(turn, None, {0: "stop"}, {}, "complete")
+    history.close()
+
+    shown = edgecloud(tmp_path, "history", "show", chats[1]).stdout.decode()
+
+    assert "It is deep." in shown
+    assert "It reflects." not in shown
+    assert shown.splitlines()[-1].startswith("(1 more message stands in other branches: `edgecloud history")
+
+
+def test_a_title_rings_no_bell_in_a_pipe_either(tmp_path: Path, chats: list[str]) -> None:
+    history = History(tmp_path / "data" / "edgecloud.db")
+    history.rename(chats[1], "ding\x07 dong\x08")
+    history.close()
+
+    assert edgecloud(tmp_path, "history", "show", chats[1]).stdout.startswith("# ding␇ dong␈".encode())
+
+
 def test_search(tmp_path: Path, chats: list[str]) -> None:
     done = edgecloud(tmp_path, "history", "search", "sky", "blue")
 
@@ -125,6 +147,17 @@ def test_rm_of_everything_needs_a_yes(tmp_path: Path, chats: list[str]) -> None:
     assert b"--yes" in refused.stderr
     assert edgecloud(tmp_path, "history", "list").stdout.count(b"\n") == 2
 
+    asked = pexpect.spawn(
+        COMMAND[0],
+        [*COMMAND[1:], "history", "rm", "--all"],
+        env=environment(tmp_path),
+        dimensions=(24, 80),
+        timeout=30,
+    )
+    asked.expect_exact("Remove every chat: 2 chats with 4 messages?")
+    asked.sendline("n")
+    asked.expect(pexpect.EOF)
+    asked.close()
     assert edgecloud(tmp_path, "history", "rm", "--all", "-y").stdout.startswith(b"Removed 2 chats")
     assert edgecloud(tmp_path, "history", "list").stdout == b""
 

@@ -101,6 +101,21 @@ def test_a_long_cell_moves_its_own_row_only(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == f"a   {'x' * 400}  1\nbb  yy  2\n"
 
 
+def test_on_a_terminal_the_last_column_goes_on_below_itself(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "30")
+
+    print_table([("one", "words that do not fit in what is left"), ("three", "few")])
+
+    assert capsys.readouterr().out.splitlines() == [
+        "one    words that do not fit",
+        "       in what is left",
+        "three  few",
+    ]
+
+
 def test_no_control_character_gets_into_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     print_table([("a\0b\x1b[2J", "c\x07d"), ("e", "f")])
 
