@@ -73,6 +73,7 @@ def load_model(
     if states is not None:
         states.prepare()
     model = Model(file.path, gpu_layers=settings.gpu_layers, progress=progress)
+
     def make_context() -> Context:
         return Context(
             model,
