@@ -110,8 +110,8 @@ class Foresight:
             kept -= 1
         if kept == 0:
             raise BadRequest(
-                f"All turns fit in half of the {card.context:,} tokens that {card.id} reads: if a question was "
-                "refused all the same, it is too long by itself."
+                f"All turns fit in half of the {card.context:,} tokens that {card.id} reads: if a question "
+                "was refused all the same, it is too long by itself."
             )
         while kept < len(path) and path[kept].role != "user":
             kept += 1
