@@ -13,6 +13,7 @@ lower rank, cannot go round in circles.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
@@ -218,12 +219,13 @@ class FairShare(Policy):
             self._enter_lane(sequence)
 
     def pop(self) -> Sequence:
-        if self._resumed:
+        tenant, rank = self._first_lane()
+        # By rank, as pre-emption goes: who gave way must not come back before the one it made way for.
+        if self._resumed and self._resumed.peek().rank <= rank:
             return self._resumed.pop()
-        tenant = min(self._lanes, key=lambda tenant: (self.counters[tenant], self._lanes[tenant].peek().id))
         sequence = self._lanes[tenant].pop()
         self._leave_lane(tenant)
-        sequence.rank = (self.counters[tenant], sequence.id)
+        sequence.rank = rank
         return sequence
 
     def remove(self, sequence: Sequence) -> None:
@@ -246,6 +248,11 @@ class FairShare(Policy):
         tenant = sequence.request.job.tenant
         price = num_prompt * self._prompt_price + num_output * self._output_price
         self.counters[tenant] += price / self._weights.get(tenant, 1.0)
+
+    def _first_lane(self) -> tuple[str, Rank]:
+        """The tenant who is next, and the rank that its first has now; nobody's where no lane is there."""
+        ranks = {tenant: (self.counters[tenant], lane.peek().id) for tenant, lane in self._lanes.items()}
+        return min(ranks.items(), key=lambda item: item[1], default=("", (math.inf, 0)))
 
     def _enter_lane(self, sequence: Sequence) -> None:
         lane = self._lanes.setdefault(sequence.request.job.tenant, RankedQueue())

@@ -166,6 +166,23 @@ def test_a_preempted_sequence_comes_back_before_any_tenants_next() -> None:
     assert drain(policy) == [resumed, other]
 
 
+def test_who_gave_way_comes_back_after_the_one_it_made_way_for() -> None:
+    # Both were pre-empting and pre-empted for ever, when all that had run went first.
+    policy = FairShare()
+    first, second = make_sequence(tenant="ann"), make_sequence(tenant="ann")
+    policy.push(first)
+    policy.charge(policy.pop(), 1000, 0)
+    policy.push(second)
+    assert policy.pop() is second
+    second.admitted = True
+    behind = make_sequence(tenant="bob")
+    policy.push(behind)
+    policy.counters["bob"] = 10.0
+    assert second.rank > (10.0, behind.id)
+    policy.restore(second)
+    assert drain(policy) == [behind, second]
+
+
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 50)), min_size=30, max_size=60),
     st.floats(0.25, 4),
