@@ -98,6 +98,7 @@ async def test_long_prefixes_leave_the_context_and_come_back_with_the_same_answe
     assert batcher.stats().cached_tokens == 2 * 399
 
 
+@pytest.mark.slow
 @pytest.mark.model
 async def test_without_room_for_them_long_prefixes_are_let_go(
     model: Model, make_batcher: MakeBatcher

@@ -192,6 +192,7 @@ async def test_a_damaged_state_is_computed_again(
     assert (again, computed) == (first, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.model
 @pytest.mark.parametrize("wrong", ["short", "garbage"])
 async def test_a_state_that_is_whole_but_not_of_these_tokens_is_never_used(
@@ -258,6 +259,7 @@ async def test_only_chats_are_saved(
     assert count(path) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.model
 @pytest.mark.parametrize("prefix_bytes", [0, 10_000_000], ids=["no room", "room for one"])
 async def test_what_leaves_memory_goes_to_disk_and_comes_back_from_there(

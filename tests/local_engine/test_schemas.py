@@ -380,6 +380,7 @@ def test_every_way_through_a_schema_ends_in_what_validates(
 # Shrinking would decode for minutes.
 @settings(max_examples=2, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(schemas=st.lists(SCHEMAS, min_size=6, max_size=6), seed=st.integers(0, 1 << 30))
+@pytest.mark.slow
 async def test_what_a_model_writes_under_a_schema_validates(
     model: Model, make_batcher: Callable[..., Batcher], schemas: list[dict[str, Any]], seed: int
 ) -> None:

@@ -352,6 +352,7 @@ def test_divergence_is_zero_from_oneself_and_known_for_two_coins() -> None:
     assert measure._kl(even, uneven) == pytest.approx(0.5 * np.log(2) + 0.5 * np.log(2 / 3), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_the_starter_is_near_its_q8_copy_and_far_from_its_q4_0_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

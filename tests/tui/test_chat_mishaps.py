@@ -146,6 +146,7 @@ async def test_who_comes_back_to_the_search_begins_another(tmp_path: Path) -> No
         assert field.value == "a d"
 
 
+@pytest.mark.slow
 async def test_a_search_that_takes_for_ever_holds_nothing_up_and_gives_way_to_the_next(
     tmp_path: Path,
 ) -> None:

@@ -162,6 +162,7 @@ def test_a_crash_is_code_1_one_sentence_and_no_secret(tmp_path: Path) -> None:
     assert "canary" not in log
 
 
+@pytest.mark.slow
 def test_keys_of_every_terminal_do_what_they_say(tmp_path: Path) -> None:
     # cases: TB1, TB9, TB11
     with terminal(tmp_path) as chat:

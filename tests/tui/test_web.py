@@ -117,6 +117,7 @@ async def test_with_it_one_asks_and_reads_the_answer_and_its_receipt(
                 await socket.receive()
 
 
+@pytest.mark.slow
 async def test_a_tab_that_is_closed_ends_its_chat_and_keeps_it(
     server: ChatServer, browser: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
