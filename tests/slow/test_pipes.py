@@ -1,4 +1,4 @@
-"""What a command prints into a pipe is what it prints on a terminal, but for the styling."""
+"""What a command prints into a pipe is what it prints on a wide terminal, but for the styling."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ def lived_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 
 def on_a_terminal(opened: House, *arguments: str) -> str:
+    # Help is set for the 80 columns that a pipe counts as; tables are wrapped where they don't fit.
+    columns = 80 if "--help" in arguments else 300
     child: pexpect.spawn[bytes] = pexpect.spawn(
         COMMAND[0],
         [*COMMAND[1:], *arguments],
         env=environment(opened.home),  # type: ignore[arg-type]
         timeout=60,
-        dimensions=(24, 80),
+        dimensions=(24, columns),
     )
     child.expect(pexpect.EOF)
     child.close()
