@@ -114,6 +114,12 @@ async def eight_chats(session: aiohttp.ClientSession, server: Server, rng: rando
     began = time.perf_counter()
     streams = await asyncio.gather(*(stream(session, server, prompt, 96) for prompt in prompts))
     server.note("8 chats, tokens/s", sum(s.tokens for s in streams) / (time.perf_counter() - began))
+    first, last = min(s.ttft for s in streams), max(s.arrivals[0] for s in streams)
+    server.note("8 chats: the first answer begins after, s", first)
+    server.note("8 chats: all have begun after, s", last - began)
+    together = [sum(at > last for at in s.arrivals) for s in streams]
+    seconds = min(s.arrivals[-1] for s in streams) - last
+    server.note("8 chats: a token for each then takes, ms", 1000 * seconds / max(1, min(together)))
 
 
 async def one_chat(session: aiohttp.ClientSession, server: Server, rng: random.Random) -> None:
