@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -243,13 +244,21 @@ async def test_a_refused_request_is_in_the_ledger_with_its_reason(tmp_path: Path
 
 # cases: R27
 async def test_of_many_at_once_no_more_are_sent_than_the_budget_pays(tmp_path: Path) -> None:
-    engine = FakeEngine([b"x"], name="big", local=False, prefill_s=0.05)
+    engine = FakeEngine([b"x"], name="big", local=False)
+    # Nobody is answered, and so gives back what he did not need, before everybody has asked.
+    engine.loaded = asyncio.Event()
     budget = {"per_day": 3.5, "answer_tokens": 1000}
     house = House(tmp_path, pool(engine=engine, price_out=1000.0), budget=budget)
-    asked = [house.answer(ask(model="big")) for _ in range(20)]
-    results = await asyncio.gather(*asked, return_exceptions=True)
-    assert len(engine.requests) == 3
-    assert sum(isinstance(result, BudgetExceeded) for result in results) == 17
+    asked = [asyncio.ensure_future(house.answer(ask(model="big"))) for _ in range(20)]
+    async with asyncio.timeout(60):
+        for refused in islice(asyncio.as_completed(asked), 17):
+            with pytest.raises(BudgetExceeded):
+                await refused
+    engine.loaded.set()
+    answered = [
+        each for each in await asyncio.gather(*asked, return_exceptions=True) if isinstance(each, tuple)
+    ]
+    assert len(engine.requests) == len(answered) == 3
     ledger = await house.close()
     assert money_of(ledger, house) == (3 * 1_000_000, 0)
 
