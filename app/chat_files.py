@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from edgecloud.errors import BadRequest
+from edgecloud.folders import expanded
 from edgecloud.types import Message, ToolCall
 
 from .chat_markdown import Imported, as_markdown_file, from_markdown
@@ -31,7 +32,7 @@ def export_chat(chat: Chat, name: str) -> Path:
     Returns where it is. Raises `BadRequest`; never writes over a file.
     """
     chat = with_pin(chat)
-    path = Path(name).expanduser()
+    path = expanded(name)
     is_json = path.suffix == ".json"
     write_private(path, json.dumps(as_json(chat), indent=2) + "\n" if is_json else as_markdown_file(chat))
     return path
@@ -41,7 +42,7 @@ def import_chat(name: str) -> Imported:
     """A chat from a file that `export_chat` wrote, or from Markdown with a heading, `## user` or
     `## assistant`, over each message. Raises `BadRequest` for what is neither.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     try:
         if path.stat().st_size > MAX_BYTES:
             raise BadRequest(f"{path.name} is larger than {MAX_BYTES // 2**20} MiB, which no chat is.")

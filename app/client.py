@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edgecloud.errors import EdgeCloudError, Unavailable
-from edgecloud.folders import runtime_dir
+from edgecloud.folders import expanded, runtime_dir
 from edgecloud.settings import Settings
 from edgecloud.types import ChatRequest, EmbedRequest, EmbedResult, Event, Health, ModelCard
 from edgecloud.wire import native
@@ -219,5 +219,5 @@ async def connect(settings: Settings) -> GatewayClient | None:
 def _absolute(request: ChatRequest) -> ChatRequest:
     """Paths mean this process's folder, not the server's."""
     if request.model.endswith(".gguf"):
-        return dataclasses.replace(request, model=str(Path(request.model).expanduser().absolute()))
+        return dataclasses.replace(request, model=str(expanded(request.model).absolute()))
     return request

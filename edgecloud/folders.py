@@ -12,6 +12,11 @@ APP = "edgecloud"
 FOLDER_VARIABLES = ("EDGECLOUD_CONFIG", "EDGECLOUD_HOME", "EDGECLOUD_RUNTIME")
 
 
+def expanded(name: str) -> Path:
+    """A path that somebody gave, `~` being their home; as it is where there is no such user."""
+    return Path(os.path.expanduser(name))  # Path's own raises for a user who isn't there
+
+
 def config_path() -> Path:
     """`config.toml`, or what `EDGECLOUD_CONFIG` names."""
     override = os.environ.get("EDGECLOUD_CONFIG")

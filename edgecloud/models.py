@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from edgecloud.errors import (
     NoPermittedRoute,
     NotFound,
 )
-from edgecloud.folders import config_path, data_dir
+from edgecloud.folders import config_path, data_dir, expanded
 from edgecloud.pool_names import STARTERS
 from edgecloud.settings import Settings
 
@@ -124,7 +125,7 @@ def list_models(settings: Settings) -> list[ModelFile]:
 
 
 def models_dir() -> Path:
-    return data_dir() / "models"
+    return data_dir().absolute() / "models"
 
 
 def tuned_dir(path: Path) -> Path:
@@ -176,6 +177,7 @@ def remove(name: str, settings: Settings) -> Removed:
         )
     # A damaged file can be removed too, so its header is not read.
     path, known_as = _locate(name, settings)
+    path = Path(os.path.abspath(path))  # `..` may lead out of the folder
     if not path.is_relative_to(models_dir()):
         raise BadRequest(
             f"{name} is not in the models folder, so it is not ours to delete: delete the file itself.",
@@ -201,7 +203,7 @@ def _locate(name: str, settings: Settings, kind: Kind | None = None) -> tuple[Pa
     if name.startswith("hf:"):
         file = _pulled_file(hub.parse_spec(name))
         return file, _listed_name(file)
-    path = Path(name).expanduser().absolute()
+    path = expanded(name).absolute()
     if name.lower().endswith(".gguf"):
         if not path.exists():
             raise ModelFileError(f"There is no file {name}: check the path.", param="model")

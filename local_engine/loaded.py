@@ -6,11 +6,11 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgecloud import gguf
 from edgecloud.errors import ConfigError
+from edgecloud.folders import expanded
 from edgecloud.models import ModelFile
 from edgecloud.settings import LocalSettings
 from edgecloud.templates import ChatTemplate
@@ -128,7 +128,7 @@ def make_template(
     source = info.chat_template
     if settings.chat_template:
         try:
-            source = Path(settings.chat_template).expanduser().read_text(encoding="utf-8")
+            source = expanded(settings.chat_template).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
                 f"local.chat_template can't be read: {error}. Name a text file, or remove the setting."

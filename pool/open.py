@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 
 from edgecloud.errors import ConfigError, ModelLoadError
+from edgecloud.folders import expanded
 from edgecloud.models import resolve
 from edgecloud.settings import PoolServerSettings, Settings
 from edgecloud.units import MB, size
@@ -105,7 +106,7 @@ def weight_bytes(plan: ModelPlan) -> int:
 
 def _find(model: str, settings: Settings) -> tuple[Path, str, str]:
     """Where a model is, its name, and which variant of it."""
-    folder = Path(model).expanduser()
+    folder = expanded(model)
     if folder.is_dir():
         return folder, folder.resolve().name, ""
     file = resolve(model, settings, tuned=False)
@@ -126,7 +127,7 @@ def _template(wanted: PoolServerSettings) -> str:
     if not wanted.chat_template:
         return ""
     try:
-        return Path(wanted.chat_template).expanduser().read_text(encoding="utf-8")
+        return expanded(wanted.chat_template).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"pool_server.chat_template can't be read: {error}. Name a text file, or remove the setting."

@@ -62,15 +62,14 @@ def embedder(settings: Settings) -> str:
 
 def chat_template(settings: Settings) -> str:
     """The file that replaces the model's own template."""
-    from pathlib import Path
-
+    from edgecloud.folders import expanded
     from edgecloud.templates import ChatTemplate
 
     name = settings.local.chat_template
     if not name:
         return "the model's own"
     try:
-        source = Path(name).expanduser().read_text(encoding="utf-8")
+        source = expanded(name).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise NotFound(f"There is no chat template {name}: no model can chat until there is.") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -163,6 +163,7 @@ def test_what_is_there_and_wrong_is_not_set(
         ("model", "nope", "There is no model named 'nope'"),
         ("model", "hf:a/b-GGUF:Q4_0", "edgecloud models pull hf:a/b-GGUF:Q4_0"),
         ("local.chat_template", "/nope", "There is no chat template /nope"),
+        ("local.chat_template", "~nouser/nope", "There is no chat template ~nouser/nope"),
     ],
 )
 def test_what_is_not_there_yet_is_set_with_a_warning(tmp_path: Path, key: str, value: str, part: str) -> None:

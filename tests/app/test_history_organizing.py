@@ -70,6 +70,11 @@ def test_a_chat_asked_privately_by_any_door_is_pinned_and_its_other_notes_stay(h
     assert not history.show(chat_id).private, "the chat's own switch undoes it"
 
 
+def test_a_file_in_the_home_of_no_user_is_none() -> None:
+    with pytest.raises(BadRequest, match=r"~nouser/chat\.md cannot be read: No such file"):
+        import_chat("~nouser/chat.md")
+
+
 @pytest.mark.parametrize("suffix", ["json", "md"])
 def test_the_pin_of_a_chat_goes_with_its_file(history: History, tmp_path: Path, suffix: str) -> None:
     for private in (False, True):

@@ -136,6 +136,7 @@ def test_a_pool_is_known_and_has_no_file() -> None:
     [
         ("/nope/x.gguf", "There is no file /nope/x.gguf: check the path."),
         ("./nope", "There is no file ./nope: check the path."),
+        ("~nouser/x.gguf", "There is no file ~nouser/x.gguf: check the path."),
         ("notes.txt", "notes.txt is not a .gguf file"),
         ("./folder", "./folder is a folder: name the .gguf file in it."),
     ],
@@ -256,13 +257,25 @@ def test_a_damaged_model_can_be_removed(home: Path) -> None:
     assert not path.exists()
 
 
-def test_only_pulled_models_can_be_removed(tmp_path: Path) -> None:
+def test_only_pulled_models_can_be_removed(home: Path, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "mine.gguf")
+    write_gguf(home / "models/a.gguf")
 
-    for name in ("smollm2", str(path)):
+    for name in ("smollm2", str(path), f"{home}/models/../../mine.gguf"):
         with pytest.raises(BadRequest, match="not ours to delete"):
             models.remove(name, Settings())
     assert path.exists()
+
+
+def test_a_home_named_from_where_we_are_holds_models_as_any(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_gguf(home / "models/a.gguf")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EDGECLOUD_HOME", "home")
+
+    assert models.resolve(str(path), Settings()).name == "a"
+    assert models.remove(str(path), Settings()).name == "a"
 
 
 # --------------------------------------------------------------------------------------------------- choosing

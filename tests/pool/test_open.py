@@ -68,7 +68,8 @@ def test_its_parameters_are_counted_from_its_sizes(plan: ModelPlan) -> None:
     assert plan.decoder.num_parameters == pytest.approx(134_515_008, rel=0.001)
 
 
-def test_a_template_that_is_not_there_is_told_before_anything_is_loaded() -> None:
-    wanted = PoolServerSettings(chat_template="/nowhere/template", kv_mb=300)
+@pytest.mark.parametrize("name", ["/nowhere/template", "~nouser/template"])
+def test_a_template_that_is_not_there_is_told_before_anything_is_loaded(name: str) -> None:
+    wanted = PoolServerSettings(chat_template=name, kv_mb=300)
     with pytest.raises(ConfigError, match=r"pool_server\.chat_template"):
         open_engine(Settings(pool_server=wanted))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgecloud.errors import BadRequest
+from edgecloud.folders import expanded
 
 from ...text_files import read_text
 
@@ -74,7 +75,7 @@ def gather(typed: str) -> Prompt:
 
 def mentioned(typed: str) -> list[Path]:
     """The files that a prompt names with `@`, each once."""
-    paths = [Path(name).expanduser() for name in _names(typed)]
+    paths = [expanded(name) for name in _names(typed)]
     return [path for path in paths if is_file(path)]
 
 
@@ -133,8 +134,8 @@ def is_file(name: str | Path) -> bool:
 
 def _is(kind: Callable[[Path], bool], name: str | Path) -> bool:
     try:
-        return kind(Path(name).expanduser())
-    except (OSError, RuntimeError):  # no such user's home
+        return kind(expanded(name))
+    except OSError:
         return False
 
 

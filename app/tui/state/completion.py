@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import NamedTuple
+
+from edgecloud.folders import expanded
 
 _OPEN = re.compile(r'(?<!\S)@(?:"([^"]*)|([^\s"]*))$')
 
@@ -42,7 +43,7 @@ def complete(before: str) -> Completion | None:
 def _names(folder: str, beginning: str) -> list[str]:
     """What is in a folder and begins so, folders with a slash; what is hidden only if it is asked for."""
     try:
-        with os.scandir(Path(folder).expanduser()) as entries:
+        with os.scandir(expanded(folder)) as entries:
             return sorted(
                 f"{entry.name}/" if entry.is_dir() else entry.name
                 for entry in entries
@@ -50,5 +51,5 @@ def _names(folder: str, beginning: str) -> list[str]:
                 and (beginning.startswith(".") or not entry.name.startswith("."))
                 and entry.name.isprintable()
             )
-    except (OSError, RuntimeError, ValueError):  # no such folder, no such user's home, no name at all
+    except (OSError, ValueError):  # no such folder, no name at all
         return []

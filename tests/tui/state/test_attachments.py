@@ -27,7 +27,9 @@ def test_an_at_sign_that_names_no_file_is_a_word() -> None:
     assert gather(typed).text == typed
 
 
-@pytest.mark.parametrize("name", ["nosuch.txt", "./nosuch", "/nowhere/at/all", "~/nosuch", "src/nosuch.PY"])
+@pytest.mark.parametrize(
+    "name", ["nosuch.txt", "./nosuch", "/nowhere/at/all", "~/nosuch", "~nouser/nosuch", "src/nosuch.PY"]
+)
 def test_what_is_written_as_a_file_and_is_none_is_said_before_anything_is_sent(name: str) -> None:
     with pytest.raises(BadRequest, match=f"There is no file {name}: check its name"):
         gather(f"look at @{name}, please")
