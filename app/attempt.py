@@ -20,9 +20,15 @@ from edgecloud.types import (
     Usage,
 )
 
+from ..router.money import most_usage
 from .faults import fault_of
 from .run import Tried, num_tokens
 from .upstreams import Turn, Upstream
+
+
+def is_blank(event: EngineEvent) -> bool:
+    """Whether it is a piece of an answer with nothing to read in it. Some upstreams send such for ever."""
+    return isinstance(event, TextDelta | ReasoningDelta) and event.text.isspace()
 
 
 class Attempt:
@@ -31,7 +37,7 @@ class Attempt:
     outstanding, and `book` is told what it took, None if it never began.
 
     `tokens` are what it is expected to take in all; `most` is the usage that money was set aside for, None
-    where none was: what an upstream claims beyond it cannot be, and is not believed.
+    where none was. What an upstream claims beyond what can be is not believed, by anybody.
     """
 
     def __init__(
@@ -69,8 +75,7 @@ class Attempt:
             with self._held:
                 async with aclosing(deployment.engine.generate(self.request)) as events:
                     async for event in events:
-                        self._see(event)
-                        yield event
+                        yield self._see(event)
             outcome = "ok"
         except EdgeCloudError as error:
             outcome = error.code or "failed"
@@ -111,15 +116,17 @@ class Attempt:
 
     # ------------------------------------------------------------------------------------------------- inside
 
-    def _see(self, event: EngineEvent) -> None:
+    def _see(self, event: EngineEvent) -> EngineEvent:
         match event:
             case Start():
                 self._prompt_tokens = event.prompt_tokens
             case Done():
-                self._done = event
+                event = self._done = Done(self._believed(event.usage), event.timings)
             case TextDelta() | ReasoningDelta() | ToolCallDelta():
-                self._begin()
+                if not is_blank(event):
+                    self._begin()
                 self._counted += num_tokens(event)
+        return event
 
     def _begin(self) -> None:
         if self._begun_s is None:
@@ -130,12 +137,20 @@ class Attempt:
 
     def _usage(self) -> Usage:
         """What it used: as the engine said, else as far as could be seen."""
-        usage = self._done.usage if self._done else Usage(self._prompt_tokens, self._counted)
-        if self._most is None:
-            return usage
-        prompt = min(usage.prompt_tokens, self._most.prompt_tokens)
-        completion = min(usage.completion_tokens, self._most.completion_tokens)
-        return Usage(prompt, completion, min(usage.cached_tokens, prompt), usage.reasoning_tokens)
+        return self._done.usage if self._done else self._believed(Usage(self._prompt_tokens, self._counted))
+
+    def _believed(self, usage: Usage) -> Usage:
+        """The usage, as far as it can be."""
+        most = self._most
+        if most is None:
+            context = self.upstream.capabilities.context
+            if usage.prompt_tokens <= context and usage.completion_tokens <= context * self.request.n:
+                return usage
+            most = most_usage(self.request, self.request.max_tokens or context)
+        prompt = min(usage.prompt_tokens, most.prompt_tokens)
+        completion = min(usage.completion_tokens, most.completion_tokens)
+        cached, reasoning = min(usage.cached_tokens, prompt), min(usage.reasoning_tokens, completion)
+        return Usage(prompt, completion, cached, reasoning)
 
     def _blame(self, error: EdgeCloudError) -> None:
         fault = fault_of(error)

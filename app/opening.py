@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from edgecloud.types import ChoiceDone, Done, EngineEvent, ReasoningDelta, TextDelta, ToolCallDelta
 
-from .attempt import Attempt
+from .attempt import Attempt, is_blank
 
 COMMITS = (TextDelta, ReasoningDelta, ToolCallDelta, ChoiceDone, Done)
-"""Events that are part of an answer; what comes before them promises nothing."""
+"""Events that are part of an answer; what comes before them promises nothing, nor does white space."""
 
 
 class Opening:
@@ -27,7 +27,7 @@ class Opening:
         """Read up to the first piece of the answer. Raises what the engine raises."""
         async for event in self.rest:
             self.head.append(event)
-            if isinstance(event, COMMITS):
+            if isinstance(event, COMMITS) and not is_blank(event):
                 return
 
     async def start(self) -> None:

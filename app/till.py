@@ -16,8 +16,8 @@ from .upstreams import Upstream
 
 
 class Ticket(NamedTuple):
-    """An attempt that is paid for: the request as it may be sent, and the most it may use; None where that
-    does not matter.
+    """An attempt that is paid for: the request as it may be sent, and the most that was set aside for; None
+    where nothing had to be.
     """
 
     request: ChatRequest

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
@@ -32,12 +33,15 @@ from edgecloud.types import (
 from edgecloud.wire import openai_chat, openai_completions
 from edgecloud.wire.upstream import StreamDecoder
 
+from .blankness import Blankness
 from .connection import Connection
 from .event_stream import EventStreamDecoder
 from .joined import joined
 from .patience import Clock, Patience, elapsed_clock
 
-# For questions that need no model: health, lists, token counts.
+log = logging.getLogger(__name__)
+
+# For questions that need no model: health, lists, token counts, and the usage behind a whole answer.
 ASIDE_S = 5.0
 # After the last event the rest of the body is waited for this long, so that the connection can be used again.
 TAIL_S = 0.05
@@ -233,23 +237,33 @@ class RemoteEngine:
             estimate = estimate_tokens(request)
             yield Start(engine=self.name, model=entry.model, prompt_tokens=estimate)
             first_s: float | None = None
-            async with aclosing(self._payloads(response, patience)) as arriving:
-                async for payloads in arriving:
-                    events = self._events(decoder, payloads)
-                    for event in events if request.streamed else joined(events):
-                        if first_s is None and isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta):
-                            first_s = self._clock() - began
-                        yield event
+            blankness = Blankness(self.name)
+            try:
+                async with aclosing(self._payloads(response, patience, decoder)) as arriving:
+                    async for payloads in arriving:
+                        events = self._events(decoder, payloads)
+                        for event in events if request.streamed else joined(events):
+                            blankness.see(event)
+                            if first_s is None and isinstance(
+                                event, TextDelta | ReasoningDelta | ToolCallDelta
+                            ):
+                                first_s = self._clock() - began
+                            yield event
+            except EdgeCloudError as error:
+                if not decoder.is_whole:
+                    raise
+                # Nobody is to lose a whole answer for what went wrong behind it.
+                log.info("%s failed after its answer: %s", self.name, error.message)
             for event in decoder.finish():
                 yield self._timed(event, estimate, first_s, self._clock() - began)
         finally:
             response.close()
 
     async def _payloads(
-        self, response: aiohttp.ClientResponse, patience: Patience
+        self, response: aiohttp.ClientResponse, patience: Patience, decoder: StreamDecoder
     ) -> AsyncGenerator[list[str], None]:
         """The data of the events that arrive together, up to `[DONE]`, or up to the end of the body where
-        that is missing.
+        that is missing. What follows a whole answer is not waited for as long as an answer is.
         """
         entry = self._entry
         stream = EventStreamDecoder()
@@ -260,7 +274,6 @@ class RemoteEngine:
                 received = await patience.wait(response.content.readany(), silence_s, "sent nothing")
             except (aiohttp.ClientError, OSError) as error:
                 raise self._connection.broken(error) from error
-            silence_s = entry.idle_timeout_s
             ended = not received
             payloads = stream.finish() if ended else stream.feed(received)
             for number, data in enumerate(payloads):
@@ -269,6 +282,7 @@ class RemoteEngine:
                     await _drain(response)
                     return
             yield payloads
+            silence_s = min(entry.idle_timeout_s, ASIDE_S) if decoder.is_whole else entry.idle_timeout_s
 
     def _events(self, decoder: StreamDecoder, payloads: list[str]) -> Iterator[EngineEvent]:
         for payload in payloads:

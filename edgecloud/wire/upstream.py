@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any
 
 from edgecloud.errors import UpstreamError
@@ -59,11 +60,18 @@ class StreamDecoder(ABC):
                 events += self._choice(index, choice)
         return events
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every choice has ended: what may still come is the usage."""
+        return not self._open
+
     def finish(self) -> list[EngineEvent]:
         """The last event, once the stream has ended. Raises `UpstreamError` if it broke off."""
         if self._open:
             raise UpstreamError("The upstream's answer broke off before it was complete.")
-        usage = self._usage or Usage(completion_tokens=self._counted)
+        usage = self._usage or Usage()
+        if not usage.completion_tokens:
+            usage = replace(usage, completion_tokens=self._counted)
         return [Done(usage, self._timings or Timings())]
 
     @abstractmethod
@@ -89,9 +97,9 @@ class StreamDecoder(ABC):
         reason = string(choice.get("finish_reason"), "finish_reason")
         if not reason:
             return events
-        self._open.discard(index)
         if reason in _FAILED:
             raise UpstreamError("The upstream gave up while answering.")
+        self._open.discard(index)
         if reason == "content_filter":
             events.append(Notice("truncated", "The upstream's content filter ended the answer."))
         # vLLM's and SGLang's names for the stop string, or for the id of a stop token.

@@ -19,18 +19,23 @@ MOST_TOKENS = 10**9
 
 
 def read_usage(value: Any) -> Usage | None:
-    """Tokens as the upstream counts them, None where it does not say. Raises `UpstreamError`."""
+    """Tokens as the upstream counts them; None where it does not say, or says what makes no sense: by then the
+    answer is there, and nobody is to lose it for that. What was seen of it is counted instead.
+    """
     if not value:
         return None
-    usage = mapping(value, "usage")
-    prompt = mapping(usage.get("prompt_tokens_details"), "prompt_tokens_details")
-    completion = mapping(usage.get("completion_tokens_details"), "completion_tokens_details")
-    return Usage(
-        prompt_tokens=count(usage.get("prompt_tokens"), "prompt_tokens"),
-        completion_tokens=count(usage.get("completion_tokens"), "completion_tokens"),
-        cached_tokens=count(prompt.get("cached_tokens"), "cached_tokens"),
-        reasoning_tokens=count(completion.get("reasoning_tokens"), "reasoning_tokens"),
-    )
+    try:
+        usage = mapping(value, "usage")
+        prompt = mapping(usage.get("prompt_tokens_details"), "prompt_tokens_details")
+        completion = mapping(usage.get("completion_tokens_details"), "completion_tokens_details")
+        return Usage(
+            prompt_tokens=count(usage.get("prompt_tokens"), "prompt_tokens"),
+            completion_tokens=count(usage.get("completion_tokens"), "completion_tokens"),
+            cached_tokens=count(prompt.get("cached_tokens"), "cached_tokens"),
+            reasoning_tokens=count(completion.get("reasoning_tokens"), "reasoning_tokens"),
+        )
+    except UpstreamError:
+        return None
 
 
 def read_timings(value: Any) -> Timings | None:

@@ -5,6 +5,7 @@ and a ledger that is right.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -213,6 +214,18 @@ async def test_where_it_may_the_local_engine_goes_on(tmp_path: Path, script: Scr
         assert made.local.requests[0].messages[-1] == Message("assistant", "One two")
 
 
+async def floods_with_nothing(call: Call) -> None:
+    await call.stream(end=False)
+    while not call.gone.is_set():
+        await call.send(chunked(delta(" \n" * 500)))
+
+
+async def begins_and_floods_with_nothing(call: Call) -> None:
+    await call.stream(delta('{"a": 1'), end=False)
+    while not call.gone.is_set():
+        await call.send(chunked(delta(" \n" * 500)))
+
+
 async def never_stops_saying_nothing(call: Call) -> None:
     await call.stream(end=False)
     while not call.gone.is_set():
@@ -220,14 +233,65 @@ async def never_stops_saying_nothing(call: Call) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_endless_whitespace_ends_at_the_limit_of_the_upstream_in_one_error(tmp_path: Path) -> None:
+async def test_endless_whitespace_is_no_answer_so_another_engine_gives_one(tmp_path: Path) -> None:
     async with house(tmp_path, never_stops_saying_nothing, NO_DRAFTS, timeout_s=0.4) as made:
-        with pytest.raises(UpstreamError, match=r"timeout_s of 0\.4"):
+        assert await made.ask() == HERE
+        assert made.outcomes == [("big", "upstream_failed"), ("small", "ok")]
+
+
+async def test_endless_whitespace_where_nobody_else_may_answer_is_one_error(tmp_path: Path) -> None:
+    async with house(tmp_path, floods_with_nothing, NO_DRAFTS) as made:
+        with pytest.raises(UpstreamError, match="nothing but white space"):
+            await made.ask(model="big")
+
+
+@pytest.mark.parametrize(("goes_on", "text"), [(False, '{"a": 1'), (True, '{"a": 1' + HERE)])
+async def test_endless_whitespace_in_the_middle_breaks_the_answer_off(
+    tmp_path: Path, goes_on: bool, text: str
+) -> None:
+    settings = {"router": {"cascade": False, "continue_elsewhere": goes_on}}
+    async with house(tmp_path, begins_and_floods_with_nothing, settings) as made:
+        with contextlib.suppress(UpstreamError) if not goes_on else contextlib.nullcontext():
             await made.ask()
+        assert "".join(made.text.split(" \n")) == text
 
 
 async def claims_the_impossible(call: Call) -> None:
     await call.stream(delta("Cheap."), finish(), usage(10**9, 10**9), DONE)
+
+
+@pytest.mark.parametrize("budget", [{}, {"per_day": 1.0}], ids=["no budget", "a budget"])
+async def test_usage_that_cannot_be_is_believed_by_nobody(tmp_path: Path, budget: dict[str, float]) -> None:
+    settings = {**NO_DRAFTS, "budget": budget}
+    async with house(tmp_path, claims_the_impossible, settings, price_out=10.0, context=4096) as made:
+        await made.ask(mode="pool", max_tokens=100)
+        finish = made.events[-1]
+        assert isinstance(finish, Finish)
+        assert finish.usage.completion_tokens == finish.receipt.completion_tokens == 100
+        assert finish.usage.prompt_tokens == finish.receipt.prompt_tokens < 4096
+        assert finish.receipt.cost == pytest.approx(100 * 10 / 1e6)
+        speed = (await made.gateway.router_states())[-1]["decode_tokens_per_s"]
+        assert speed < 10**6
+
+
+async def claims_nonsense(call: Call) -> None:
+    await call.stream(delta("One"), delta(" two"), finish(), usage(-5, "many"), DONE)
+
+
+async def claims_nothing(call: Call) -> None:
+    await call.stream(delta("One"), delta(" two"), finish(), usage(0, 0), DONE)
+
+
+@pytest.mark.parametrize("script", [claims_nonsense, claims_nothing], ids=lambda script: script.__name__)
+async def test_a_whole_answer_is_not_lost_for_its_usage_and_what_was_seen_is_paid(
+    tmp_path: Path, script: Script
+) -> None:
+    async with house(tmp_path, script, NO_DRAFTS, price_out=10.0) as made:
+        assert await made.ask(mode="pool") == "One two"
+        assert made.outcomes == [("big", "ok")]
+        finish = made.events[-1]
+        assert isinstance(finish, Finish)
+        assert (finish.usage.completion_tokens, finish.receipt.cost) == (2, pytest.approx(2 * 10 / 1e6))
 
 
 async def test_an_upstream_that_claims_impossible_usage_takes_no_more_than_was_set_aside(

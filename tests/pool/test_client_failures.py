@@ -18,9 +18,10 @@ from edgecloud.errors import (
     Unavailable,
     UpstreamError,
 )
-from edgecloud.types import EngineEvent
+from edgecloud.pool import client
+from edgecloud.types import Done, EngineEvent
 
-from .builders import engine_at, failure, free_port, gather, talking, text_of
+from .builders import engine_at, failure, free_port, gather, make_request, talking, text_of
 from .scripted_upstream import DONE, Call, chunked, delta, event, finish, usage
 
 
@@ -184,8 +185,6 @@ LIES: dict[str, list[bytes]] = {
     "a delta of another kind": [event({"choices": [{"index": 0, "delta": "text"}]})],
     "HTML in an event": [b"data: <html>\n\n"],
     "an error frame": [delta("so"), event({"error": {"message": "CUDA out of memory"}}), DONE],
-    "negative usage": [delta("x"), finish(), usage(-5, 3), DONE],
-    "usage of another kind": [delta("x"), finish(), usage("many", 3), DONE],
     "no end": [delta("so")],
     "[DONE] before the end": [delta("so"), DONE],
     "nothing": [],
@@ -202,6 +201,72 @@ async def test_a_lie_is_one_upstream_error(lie: str) -> None:
     assert type(error) is UpstreamError
     assert error.message.endswith((".", "memory"))
     assert len(error.message) < 400
+
+
+BEHIND = {
+    "bad JSON": [b"data: {not json\n\n"],
+    "an error frame": [event({"error": {"message": "CUDA out of memory"}})],
+    "choices of another kind": [event({"choices": {"0": 1}})],
+    "a lost connection": [],
+    "silence": [],
+    "no [DONE]": [usage(12, 2)],
+}
+
+
+@pytest.mark.parametrize("what", BEHIND)
+async def test_a_whole_answer_is_not_lost_for_what_goes_wrong_behind_it(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(client, "ASIDE_S", 0.05)
+
+    async def script(call: Call) -> None:
+        await call.stream(delta("All"), delta(" of it."), finish(), *BEHIND[what], end=False)
+        if what == "a lost connection":
+            await asyncio.sleep(0.05)
+            call.reset()
+        await call.gone.wait()
+
+    async with talking(script) as (engine, _), asyncio.timeout(20):
+        events = await gather(engine)
+
+    assert text_of(events) == "All of it."
+    done = events[-1]
+    assert isinstance(done, Done)
+    assert done.usage.completion_tokens == 2
+
+
+async def test_of_two_choices_one_that_is_whole_does_not_make_the_answer_so() -> None:
+    async def script(call: Call) -> None:
+        await call.stream(delta("One", 0), delta("Two", 1), finish(index=0), b"data: {not json\n\n")
+
+    assert "not JSON" in (await failure(script, make_request(n=2))).message
+
+
+async def test_an_answer_that_its_upstream_gives_up_is_not_whole() -> None:
+    async def script(call: Call) -> None:
+        await call.stream(delta("One"), finish("abort"), usage(12, 1), DONE)
+
+    assert "gave up" in (await failure(script)).message
+
+
+@pytest.mark.parametrize("space", [delta(" \n" * 50), delta("\t")], ids=["lines", "tabs"])
+async def test_endless_white_space_is_one_error(space: bytes) -> None:
+    async def script(call: Call) -> None:
+        await call.stream(delta("{"), end=False)
+        while not call.gone.is_set():
+            await call.send(chunked(space * 100))
+
+    assert "nothing but white space" in (await failure(script)).message
+
+
+async def test_white_space_between_words_is_part_of_the_answer() -> None:
+    space = " " * 3000
+
+    async def script(call: Call) -> None:
+        await call.stream(delta("a"), delta(space), delta("b"), delta(space), delta("c"), finish(), DONE)
+
+    async with talking(script) as (engine, _):
+        assert text_of(await gather(engine)) == f"a{space}b{space}c"
 
 
 @pytest.mark.parametrize("flood", [b" ", b"\n", b": ping\n\n", b"data: x"], ids=repr)
