@@ -11,7 +11,7 @@ from edgecloud.types import ChatRequest
 from edgecloud.wire.native import dump_record, load_record
 
 from ..router.facts import Privacy
-from ..router.privacy import ASKED, PINNED, PUBLIC, judge
+from ..router.privacy import ASKED, PINNED, PUBLIC, UNREAD, judge
 from .books import Books
 from .warmth import session_of
 
@@ -38,15 +38,19 @@ class PrivacyDesk:
         begins = request.chat_id is None and not any(each.role == "assistant" for each in request.messages)
         known = PUBLIC if begins else await self._earlier(session)
         # The chat's own switch is in every request; what was found in it is not undone by that.
-        earlier = _without_wishes(known) if request.door == "chat" else known
+        earlier = _without_wishes(known or PUBLIC) if request.door == "chat" else known or PUBLIC
         privacy = judge(request, self._settings.privacy, paths=request.files, earlier=earlier)
+        if known is None and not privacy.local_only:
+            # For this turn only: the next one looks again.
+            return Privacy(True, (UNREAD,))
         if session is not None and remember:
             self._remember(session, privacy, is_news=privacy != known)
         return privacy
 
     # ------------------------------------------------------------------------------------------------- inside
 
-    async def _earlier(self, session: str | None) -> Privacy:
+    async def _earlier(self, session: str | None) -> Privacy | None:
+        """What was found before; None where nobody can say."""
         if session is None:
             return PUBLIC
         if session in self._known:
@@ -56,8 +60,8 @@ class PrivacyDesk:
         try:
             kept: Any = await self._books.do(lambda ledger: ledger.binding(session))
         except StorageError:
-            # The conversation's own text is looked at again in any case; only a bare wish can be lost.
-            return PUBLIC
+            # The conversation's own text is looked at again in any case, but a bare wish is nowhere else.
+            return None
         return PUBLIC if kept is None else load_record(Privacy, kept)
 
     def _remember(self, session: str, privacy: Privacy, *, is_news: bool) -> None:

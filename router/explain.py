@@ -8,7 +8,7 @@ from edgecloud.units import money
 
 from .decision import Candidate, Cascade, Decision
 from .facts import Spread
-from .privacy import ASKED, PINNED, UNJUDGED
+from .privacy import ASKED, PINNED, UNJUDGED, UNREAD
 from .reason import percent, seconds
 
 FEW_SCORES = 3
@@ -17,7 +17,10 @@ NEAR = 0.4
 WIDTH = 110
 """Characters of a line, about."""
 
-_WISHES = {ASKED.label: "you asked for it", PINNED.label: PINNED.sentence, UNJUDGED.label: UNJUDGED.sentence}
+_WISHES = {
+    ASKED.label: "you asked for it",
+    **{reason.label: reason.sentence for reason in (PINNED, UNJUDGED, UNREAD)},
+}
 
 
 def explain(decision: Decision, *, carried_out: bool = True) -> tuple[str, ...]:

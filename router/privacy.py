@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 ASKED = PrivacyReason("asked", "it was asked to be")
 PINNED = PrivacyReason("pin", "the chat is pinned to this machine")
 UNJUDGED = PrivacyReason("unjudged", "it could not be judged")
+UNREAD = PrivacyReason("unread", "whether its chat is private can't be read")
 PUBLIC = Privacy()
 
 Reasons = tuple[PrivacyReason, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from edgecloud.app import privacy
 from edgecloud.app.books import Books
 from edgecloud.app.privacy import PrivacyDesk
 from edgecloud.router.ledger import Ledger
+from edgecloud.router.privacy import UNREAD
 from edgecloud.settings import PrivacySettings, Settings
 from edgecloud.types import ChatRequest, Message
 
@@ -105,3 +107,24 @@ async def test_an_attached_file_binds_by_its_path(tmp_path: Path) -> None:
     desk = desk_over(tmp_path, paths=("/clients/",))
     assert await is_bound(desk, ask("sum this up", files=("/clients/a.txt",)))
     assert not await is_bound(desk, ask("sum this up", files=("/public/a.txt",)))
+
+
+async def test_while_nobody_can_read_what_was_wished_before_a_chat_stays_here(tmp_path: Path) -> None:
+    first = desk_over(tmp_path)
+    await first.look_at(ask("hi", chat_id="chat-1", private=True))
+    assert first._books is not None
+    await first._books.aclose()
+    desk = PrivacyDesk(Settings(), Books(lambda: Ledger(tmp_path / "edgecloud.db", busy_s=0.05)))
+    lock = sqlite3.connect(tmp_path / "edgecloud.db", isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+
+    wished, open_to_all = ask("and?", chat_id="chat-1"), ask("and?", chat_id="chat-2")
+    locked = [(await desk.look_at(request)).reasons for request in (wished, open_to_all)]
+    fresh = await is_bound(desk, ask("hi"))
+    lock.execute("ROLLBACK")
+    lock.close()
+
+    assert locked == [(UNREAD,)] * 2
+    assert not fresh, "a conversation that begins has no past"
+    assert await is_bound(desk, wished)
+    assert not await is_bound(desk, open_to_all), "what could not be read binds nothing for good"
