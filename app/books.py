@@ -74,6 +74,12 @@ class Books:
 
         return await asyncio.wrap_future(self._thread.submit(caught_up))
 
+    async def look(self, work: Callable[[Ledger], T]) -> T:
+        """The result of `work`, which only reads, on the ledger as the file has it: what waits to be written
+        is not written for it. Raises what it raises.
+        """
+        return await asyncio.wrap_future(self._thread.submit(work))
+
     async def reserve(self, request_id: str, limits: Sequence[Limit], nano: int) -> None:
         """Set money aside before anything is sent. Raises `BudgetExceeded`, and `StorageError` where nobody
         can say what is left.
@@ -204,7 +210,14 @@ def close_request(ledger: Ledger, closing: Closing) -> None:
         )
         for tried in closing.tried
     ]
-    ledger.settle(entry, attempts, closing.limits, _as_json(closing.decision))
+    ledger.settle(
+        entry,
+        attempts,
+        closing.limits,
+        _as_json(closing.decision),
+        precedent=closing.precedent,
+        private=closing.private,
+    )
 
 
 def _as_json(decision: Ranking | str | None) -> str | None:

@@ -23,7 +23,6 @@ from ..router.decision import Allowed, Decision
 from ..router.facts import Facts
 from ..router.filter import filter as permit
 from ..router.filter import reserved_tokens
-from ..router.precedents import Precedents
 from ..router.priors import PriorQuality
 from ..router.quality import Quality
 from ..router.rank import Ranking, order
@@ -39,6 +38,7 @@ from .facts import facts_of, measured
 from .hedging import HedgeBudget
 from .keys import KeyDesk
 from .lessons import Lessons
+from .precedents import PrecedentDesk
 from .privacy import PrivacyDesk
 from .run import Run
 from .till import Till
@@ -103,7 +103,7 @@ class Routing:
         self._random = random or Random()
         self._hedges = HedgeBudget(settings.router.hedge)
         self._warmth = Warmth()
-        self._precedents = Precedents()
+        self._precedents = PrecedentDesk(settings, books)
         self._knows_disk = False
         self._privacy = PrivacyDesk(settings, books)
         self._keys = keys or KeyDesk(settings, books)
@@ -165,6 +165,16 @@ class Routing:
                 raise refusal(facts, allowed, world)
             await asyncio.sleep(rest_s)
 
+    def needs_chat(self, admitted: Admitted) -> bool:
+        """Whether the chat must be known before anybody is asked: money is counted by it, a model of this
+        machine saves what it computes under its name, and likewise a choice is remembered.
+        """
+        return (
+            admitted.is_choice
+            or self._settings.budget.is_limited
+            or any(view.kind == "local" for view in admitted.world.engines if view.name in admitted.allowed)
+        )
+
     async def choose(self, request: ChatRequest, admitted: Admitted) -> Plan:
         """Put those that were admitted in order."""
         facts = measured(admitted.facts, request)
@@ -173,7 +183,10 @@ class Routing:
             # The search for a kept answer waited for the same vector: it goes on in its thread meanwhile.
             await asyncio.sleep(0)
         world, allowed = admitted.world, admitted.allowed
-        return Plan(facts, world, allowed, order(facts, allowed, world, quality, self._settings))
+        ranking = order(facts, allowed, world, quality, self._settings)
+        if ranking.following is not None and (precedent := await self._precedents.of(facts)) is not None:
+            ranking = ranking.following(precedent)
+        return Plan(facts, world, allowed, ranking)
 
     async def execution(self, run: Run, plan: Plan, chat_id: str | None) -> Execution:
         """Carry the plan out for a request of the chat. `run` learns what was decided."""
@@ -181,7 +194,8 @@ class Routing:
         if self._lessons is not None:
             self._asked[run.request.id] = plan.facts, plan.world
         if len(decision.candidates) > 1 and decision.cascade is None:
-            self._precedents.note(plan.facts, decision.chosen.engine)
+            self._precedents.note(run, plan.facts, decision.chosen.engine, chat_id)
+        run.private = plan.facts.local_only
         upstreams = await self.engines.all()
         chosen = [upstreams[candidate.engine] for candidate in decision.candidates]
         first = chosen[0]
@@ -228,6 +242,7 @@ class Routing:
         return [upstream.report() for upstream in upstreams.values()]
 
     async def aclose(self) -> None:
+        await self._precedents.aclose()
         await self.engines.aclose()
 
     # ------------------------------------------------------------------------------------------------- inside
@@ -245,7 +260,6 @@ class Routing:
         quality, vector = await self._lessons.estimating(question(request.messages))
         if vector is not None:
             facts = dataclasses.replace(facts, vector=vector.values, fingerprint=vector.fingerprint)
-            facts = dataclasses.replace(facts, precedent=self._precedents.of(facts))
         return quality, facts
 
     def _covers(self, model: str) -> tuple[str, ...] | None:

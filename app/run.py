@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from edgecloud.engine import Engine
 
     from ..router.budgets import Limit
+    from ..router.ledger import Precedent
     from ..router.rank import Ranking
 
 _NANO = 1e9
@@ -66,7 +67,8 @@ class Tried:
 @dataclass(frozen=True, slots=True)
 class Closing:
     """A request that is over, as the books need it; `decision` is None where nothing was decided, a sentence
-    where nobody might be asked.
+    where nobody might be asked. `precedent` is to be kept for questions like it; what the chat of a `private`
+    one was decided by is to be forgotten.
     """
 
     receipt: Receipt
@@ -78,6 +80,8 @@ class Closing:
     tried: tuple[Tried, ...]
     limits: Sequence[Limit]
     decision: Ranking | str | None
+    precedent: Precedent | None = None
+    private: bool = False
 
 
 class Run:
@@ -98,6 +102,9 @@ class Run:
         self.tried: list[Tried] = []
         self.limits: Sequence[Limit] = ()
         self.decision: Ranking | str | None = None
+        self.precedent: Precedent | None = None
+        self.private = False
+        """Whether the router found that it has to stay on this machine."""
         self.start: Start | None = None
         self._usage = Usage()
         self._num_completion = 0
@@ -203,4 +210,6 @@ class Run:
             tuple(self.tried),
             self.limits,
             self.decision,
+            self.precedent,
+            self.private,
         )

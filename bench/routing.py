@@ -16,9 +16,11 @@ import asyncio
 import csv
 import gzip
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
@@ -34,9 +36,11 @@ from edgecloud.router.learning.features import LENGTH, features
 from edgecloud.router.learning.heads import Chances, Heads, fit_heads
 from edgecloud.router.learning.measures import apgr, auc, cpt, ece
 from edgecloud.router.learning.rows import Rows
-from edgecloud.router.precedents import TOSS_UP, Precedents
+from edgecloud.router.ledger import Ledger, RequestEntry
+from edgecloud.router.precedents import TOSS_UP, Precedents, precedent_of
 from edgecloud.router.structure import gist, measure
 from edgecloud.router.wording import wording
+from edgecloud.types import CacheInfo, Receipt, new_id
 
 ROUTELLM = ("mixtral-8x7b-instruct", "gpt-4-1106-preview")
 LLMROUTER = ("gemma-2-9b-it", "llama-3.1-nemotron-51b-instruct")
@@ -164,9 +168,10 @@ def flips() -> None:
     share of mixed traffic that goes to it, and by the share of the set itself, which is the hardest line.
 
     `alone` is each prompt by itself, `in turn` all of them one after the other, first one of each pair, then
-    the others, remembering as the router does where like ones went. `worst` is at the line that most pairs
-    cross, `off it` how far from that line the gains of those pairs are on average: what the one or the other
-    of the two answers is worth more, in P(right).
+    the others, remembering as the router does where like ones went, and `restarted` the same by a process of
+    its own for either, the second of which knows of the first what the ledger keeps. `worst` is at the line
+    that most pairs cross, `off it` how far from that line the gains of those pairs are on average: what the
+    one or the other of the two answers is worth more, in P(right).
     """
     print("\nRoute flips on paraphrases, by the share of prompts that go to the strong model")
     sets: dict[str, list[Pair]] = {
@@ -187,7 +192,11 @@ def flips() -> None:
             gain, mixed = (np.diff(chances[:, columns])[:, 0] for chances in (p_ok, traffic))
             change = np.abs(np.diff(np.split(gain, 2), axis=0)).mean()
             for whose, all_gains in (("mixed traffic", mixed), ("the set", gain)):
-                for how, goes in (("alone", gain.__gt__), ("in turn", partial(in_turn, vectors, gain))):
+                for how, goes in (
+                    ("alone", gain.__gt__),
+                    ("in turn", partial(in_turn, vectors, gain)),
+                    ("restarted", partial(restarted, vectors, gain)),
+                ):
                     flipped = [crossed_by(goes(line)).mean() for line in np.quantile(all_gains, 1 - SHARES)]
                     lines = np.quantile(all_gains, 1 - ALL_SHARES)
                     those, worst = max(((crossed_by(goes(line)), line) for line in lines), key=_most)
@@ -223,17 +232,45 @@ def steadied() -> None:
         )
 
 
-def in_turn(vectors: NDArray[np.float32], gain: Scores, line: float) -> NDArray[np.bool_]:
-    """Which questions go to the strong model, asked one after the other."""
-    precedents = Precedents()
+def in_turn(
+    vectors: NDArray[np.float32],
+    gain: Scores,
+    line: float,
+    precedents: Precedents | None = None,
+    ledger: Ledger | None = None,
+) -> NDArray[np.bool_]:
+    """Which questions go to the strong model, asked one after the other; the ledger keeps where they went."""
+    precedents = precedents or Precedents()
     strong = gain > line
     for number, ahead in enumerate((gain - line).tolist()):
-        facts = Facts("", 1, vector=tuple(vectors[number].tolist()))
-        before = precedents.of(facts)
-        if before is not None and abs(ahead) <= TOSS_UP:
+        facts = Facts(new_id("req"), 1, vector=tuple(vectors[number].tolist()))
+        before = precedents.of(facts) if abs(ahead) <= TOSS_UP else None
+        if before is not None:
             strong[number] = before == "strong"
-        precedents.note(facts, "strong" if strong[number] else "weak")
+        precedent = precedent_of(facts, "strong" if strong[number] else "weak", "chat")
+        assert precedent is not None
+        precedents.note(precedent)
+        if ledger is not None:
+            ledger.settle(_line(facts.request_id), (), (), precedent=precedent)
     return strong
+
+
+def restarted(vectors: NDArray[np.float32], gain: Scores, line: float) -> NDArray[np.bool_]:
+    """The same, the second half by a process that begins when the first has ended."""
+    half, strong = len(gain) // 2, []
+    with TemporaryDirectory() as folder:
+        for part in (slice(0, half), slice(half, None)):
+            with closing(Ledger(Path(folder) / "edgecloud.db")) as ledger:
+                precedents = Precedents()
+                precedents.catch_up(ledger.precedents())
+                with ledger.together():
+                    strong.append(in_turn(vectors[part], gain[part], line, precedents, ledger))
+    return np.concatenate(strong)
+
+
+def _line(request_id: str) -> RequestEntry:
+    receipt = Receipt(request_id, "", "", "", "auto", "", (), CacheInfo(), 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+    return RequestEntry(receipt, 0.0, "ask", None, "chat", "ok", 0)
 
 
 def crossed_by(strong: NDArray[np.bool_]) -> NDArray[np.bool_]:

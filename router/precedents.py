@@ -6,13 +6,17 @@ send every other paraphrase elsewhere; to one who asks twice it looks like a coi
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from .decision import Candidate
 from .facts import Facts
 from .learning.features import Floats
+from .ledger import KeptPrecedents, Precedent
+from .ledger.precedents import KEPT
 from .utility import Weights
 
 TOSS_UP = 0.05
@@ -23,52 +27,83 @@ ALIKE = 0.8
 """The cosine from which a question is like another; paraphrases of one are at 0.8 to 1 in the starter
 embedder.
 """
-KEPT = 512
 
-# No precedents are questions of other people, of vectors that can't be compared, and of other modes.
-_Kind = tuple[str | None, str, str]
+
+class _Known(NamedTuple):
+    precedent: Precedent
+    vector: Floats
 
 
 class Precedents:
-    """The last questions that were decided between engines, by their vectors, and who was asked first. In
-    memory alone.
+    """The last questions that were decided between engines, by their vectors, and who was asked first: those
+    that the ledger keeps, as of the last `catch_up`, and this process's own that it doesn't, or not yet.
     """
 
     def __init__(self) -> None:
-        self._vectors: Floats | None = None
-        self._engines: list[str] = []
-        self._kinds: list[_Kind] = []
-        self._next = 0
+        self._kept: dict[int, _Known] = {}
+        self._own: OrderedDict[str, _Known] = OrderedDict()
 
-    def note(self, facts: Facts, engine: str) -> None:
-        """The engine was first for this question; nothing is noted of one without a vector."""
-        if facts.vector is None:
-            return
-        vector = np.array(facts.vector, np.float32)
-        if self._vectors is None or self._vectors.shape[1] != len(vector):
-            self._vectors = np.zeros((KEPT, len(vector)), np.float32)
-            self._engines, self._kinds, self._next = [], [], 0
-        at, self._next = self._next, (self._next + 1) % KEPT
-        self._vectors[at] = vector
-        self._engines[at : at + 1] = [engine]
-        self._kinds[at : at + 1] = [_kind(facts)]
+    @property
+    def last(self) -> int:
+        """The number of the newest that the ledger keeps and that is known, 0 for none."""
+        return next(reversed(self._kept), 0)
+
+    @property
+    def pending(self) -> list[Precedent]:
+        """This process's own that are to be kept."""
+        return [known.precedent for known in self._own.values() if known.precedent.chat_id is not None]
+
+    def note(self, precedent: Precedent) -> None:
+        self._own[precedent.request_id] = _Known(precedent, _vector(precedent))
+        while len(self._own) > KEPT:
+            self._own.popitem(last=False)
+
+    def catch_up(self, kept: KeptPrecedents) -> bool:
+        """Take in what the ledger has after `last`. False where it has lost some that are known here: all are
+        forgotten then, to be read again.
+        """
+        for number, precedent in kept.newer:
+            self._kept[number] = _Known(precedent, _vector(precedent))
+        for request_id in kept.over:
+            self._own.pop(request_id, None)
+        self._kept = {number: self._kept[number] for number in sorted(self._kept) if number >= kept.first}
+        if len(self._kept) != kept.count:
+            self._kept.clear()
+            return False
+        return True
 
     def of(self, facts: Facts) -> str | None:
         """Who was first for the question that is most like this one; None where none is alike."""
-        if facts.vector is None or self._vectors is None or self._vectors.shape[1] != len(facts.vector):
+        if facts.vector is None:
             return None
-        cosines = self._vectors[: len(self._engines)] @ np.array(facts.vector, np.float32)
-        kind = _kind(facts)
-        cosines[[other != kind for other in self._kinds]] = -1.0
+        here = np.array(facts.vector, np.float32)
+        known = [each for each in (*self._kept.values(), *self._own.values()) if _compares(each, facts)]
+        if not known:
+            return None
+        cosines = np.stack([each.vector for each in known]) @ here
         # The latest of equals: it knew what those before it did.
-        age = (self._next - 1 - np.arange(len(cosines))) % KEPT
-        best = int(np.lexsort((age, -cosines))[0])
-        return self._engines[best] if cosines[best] >= ALIKE else None
+        best = len(known) - 1 - int(np.argmax(cosines[::-1]))
+        return known[best].precedent.engine if cosines[best] >= ALIKE else None
+
+
+def precedent_of(facts: Facts, engine: str, chat_id: str | None) -> Precedent | None:
+    """That the engine was first for this question. None of one without a vector, and none of a private one:
+    what is private serves nothing else.
+    """
+    if facts.vector is None or facts.local_only:
+        return None
+    vector = np.array(facts.vector, np.float16).tobytes()
+    return Precedent(facts.request_id, chat_id, engine, facts.mode, facts.tenant, facts.fingerprint, vector)
 
 
 def margin(weights: Weights) -> float:
     """In money, how far ahead of its precedent another engine must be to be first."""
     return TOSS_UP * weights.answer_value
+
+
+def is_toss_up(ranked: Sequence[Candidate], weights: Weights) -> bool:
+    """Whether a precedent could decide between engines in the order of their utility."""
+    return len(ranked) > 1 and ranked[0].utility - ranked[1].utility <= margin(weights)
 
 
 def following(ranked: Sequence[Candidate], precedent: str | None, weights: Weights) -> list[Candidate]:
@@ -80,5 +115,15 @@ def following(ranked: Sequence[Candidate], precedent: str | None, weights: Weigh
     return [first, *(one for one in ranked if one is not first)]
 
 
-def _kind(facts: Facts) -> _Kind:
-    return facts.tenant, facts.fingerprint, facts.mode
+def _compares(known: _Known, facts: Facts) -> bool:
+    """Whether it is a question of the same user or key, in the same mode, of a vector that compares."""
+    one = known.precedent
+    return (
+        (one.tenant, one.mode, one.fingerprint) == (facts.tenant, facts.mode, facts.fingerprint)
+        and facts.vector is not None
+        and len(known.vector) == len(facts.vector)
+    )
+
+
+def _vector(precedent: Precedent) -> Floats:
+    return np.frombuffer(precedent.vector, np.float16).astype(np.float32)

@@ -14,7 +14,7 @@ from .counterfactual import counterfactuals
 from .decision import Allowed, Candidate, Cascade, Decision, RankMode
 from .facts import Facts
 from .filter import mode_of
-from .precedents import following
+from .precedents import following, is_toss_up
 from .quality import Quality
 from .reason import reason
 from .utility import Weights, score_all, weights_of
@@ -25,10 +25,14 @@ class Ranking(NamedTuple):
     """A decision, and `explained`, which gives the same with what is only told of it: the nearest known
     questions, and what would have had to differ. That takes as long as the decision, and a request need not
     wait for it.
+
+    Of a toss-up `following` gives the ranking by who was first for a question like it; None where that would
+    change nothing.
     """
 
     decision: Decision
     explained: Callable[[], Decision]
+    following: Callable[[str], Ranking] | None = None
 
 
 def rank(facts: Facts, allowed: Allowed, world: World, quality: Quality, settings: Settings) -> Decision:
@@ -51,29 +55,36 @@ def order(facts: Facts, allowed: Allowed, world: World, quality: Quality, settin
     weights = weights_of(mode, facts, world, settings.router)
     estimates = quality.predict(facts, views)
     scored = score_all(facts, views, world, estimates, weights, settings)
-    ranked = following(scored, facts.precedent, weights)
-    cascade = _cascade(facts, ranked, views, weights, mode, settings.router)
-    decision = Decision(
-        request_id=facts.request_id,
-        at=world.now,
-        mode=mode,
-        candidates=_in_order_of_trial(ranked, cascade),
-        reason=reason(ranked, cascade, allowed.removed, weights, world.currency),
-        removed=allowed.removed,
-        cascade=cascade,
-        budget_price=weights.budget_price,
-        currency=world.currency,
-        quality=quality.version,
-        labels=facts.privacy.labels if facts.local_only else (),
-    )
 
-    def explained() -> Decision:
-        differing = counterfactuals(
-            facts, ranked, cascade, views, allowed.removed, world, estimates, weights, settings
+    def ranking(facts: Facts) -> Ranking:
+        ranked = following(scored, facts.precedent, weights)
+        cascade = _cascade(facts, ranked, views, weights, mode, settings.router)
+        decision = Decision(
+            request_id=facts.request_id,
+            at=world.now,
+            mode=mode,
+            candidates=_in_order_of_trial(ranked, cascade),
+            reason=reason(ranked, cascade, allowed.removed, weights, world.currency),
+            removed=allowed.removed,
+            cascade=cascade,
+            budget_price=weights.budget_price,
+            currency=world.currency,
+            quality=quality.version,
+            labels=facts.privacy.labels if facts.local_only else (),
         )
-        return replace(decision, neighbours=quality.neighbours(facts), counterfactuals=differing)
 
-    return Ranking(decision, explained)
+        def explained() -> Decision:
+            differing = counterfactuals(
+                facts, ranked, cascade, views, allowed.removed, world, estimates, weights, settings
+            )
+            return replace(decision, neighbours=quality.neighbours(facts), counterfactuals=differing)
+
+        return Ranking(decision, explained)
+
+    found = ranking(facts)
+    if is_toss_up(scored, weights):
+        return found._replace(following=lambda engine: ranking(replace(facts, precedent=engine)))
+    return found
 
 
 def _in_order_of_trial(ranked: Sequence[Candidate], cascade: Cascade | None) -> tuple[Candidate, ...]:

@@ -7,8 +7,18 @@
 Sums are kept by account and period (`budgets.Limit`), so a check costs the same after a million requests.
 """
 
-from .entries import AnswerEntry, AttemptEntry, EngineSums, RequestEntry
+from .entries import AnswerEntry, AttemptEntry, EngineSums, Precedent, RequestEntry
+from .precedents import KeptPrecedents
 from .store import Ledger
 from .tables import MIGRATIONS
 
-__all__ = ["MIGRATIONS", "AnswerEntry", "AttemptEntry", "EngineSums", "Ledger", "RequestEntry"]
+__all__ = [
+    "MIGRATIONS",
+    "AnswerEntry",
+    "AttemptEntry",
+    "EngineSums",
+    "KeptPrecedents",
+    "Ledger",
+    "Precedent",
+    "RequestEntry",
+]

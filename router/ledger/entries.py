@@ -37,6 +37,21 @@ class RequestEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Precedent:
+    """Which engine was first for a question. `vector` is its embedding as bytes of float16, from the embedder
+    with that `fingerprint`; `chat_id` is what it is deleted with, None where it is not to be kept.
+    """
+
+    request_id: str
+    chat_id: str | None
+    engine: str
+    mode: str
+    tenant: str | None
+    fingerprint: str
+    vector: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerEntry:
     """How fast one whole answer was, as its receipt has it."""
 

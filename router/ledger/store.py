@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,10 @@ from edgecloud.database import Database
 from edgecloud.errors import NotFound
 from edgecloud.storage import BUSY_S, this_process
 
-from . import accounts, reading, reserving
+from . import accounts, precedents, reading, reserving
 from .deleted import is_deleted, note_deleted
-from .entries import AnswerEntry, AttemptEntry, EngineSums, RequestEntry
+from .entries import AnswerEntry, AttemptEntry, EngineSums, Precedent, RequestEntry
+from .precedents import KeptPrecedents
 from .tables import MIGRATIONS
 
 if TYPE_CHECKING:
@@ -89,14 +90,17 @@ class Ledger(Database):
         attempts: Sequence[AttemptEntry],
         limits: Sequence[Limit],
         decision: str | None = None,
+        *,
+        precedent: Precedent | None = None,
+        private: bool = False,
     ) -> None:
-        """Close a request in one transaction: its line, its attempts, its decision (as JSON), its money. Of a
-        chat that was deleted meanwhile only what it cost.
+        """Close a request in one transaction: its line, its attempts, its decision (as JSON), its precedent,
+        its money. Of a chat that was deleted meanwhile only what it cost; a `private` one has no precedents.
         """
         receipt = entry.receipt
         with self._writing() as connection:
             if is_deleted(connection, entry.chat_id):
-                entry, decision = dataclasses.replace(entry, chat_id=None), None
+                entry, decision, precedent = dataclasses.replace(entry, chat_id=None), None, None
             accounts.write_request(connection, entry)
             accounts.write_attempts(connection, receipt.id, attempts, limits)
             if decision is not None:
@@ -104,6 +108,10 @@ class Ledger(Database):
                     "INSERT OR REPLACE INTO decisions VALUES (?, ?, ?, ?, ?)",
                     (receipt.id, entry.created, entry.tenant, entry.chat_id, decision),
                 )
+            if private and entry.chat_id is not None:
+                precedents.forget(connection, entry.chat_id)
+            elif precedent is not None:
+                precedents.write(connection, precedent)
             reserving.settle(connection, receipt.id, limits, entry.nano)
 
     def bind(self, session: str, reasons: Any) -> None:
@@ -131,6 +139,7 @@ class Ledger(Database):
             for chat_id in chat_ids:
                 connection.execute("DELETE FROM private_sessions WHERE session = ?", (chat_id,))
                 connection.execute("DELETE FROM decisions WHERE chat_id = ?", (chat_id,))
+                precedents.forget(connection, chat_id)
                 connection.execute("UPDATE requests SET chat_id = NULL WHERE chat_id = ?", (chat_id,))
 
     def keep_engines(self, states: Mapping[str, Any]) -> None:
@@ -162,6 +171,13 @@ class Ledger(Database):
         """What was decided for a request, None where nothing was."""
         with self._reading() as connection:
             return reading.decision(connection, request_id)
+
+    def precedents(self, after: int = 0, pending: Collection[Precedent] = ()) -> KeptPrecedents:
+        """Which engines were first for the last questions, of those after a number, and which of the
+        `pending` are no longer that.
+        """
+        with self._snapshot() as connection:
+            return precedents.read(connection, after, pending)
 
     def tokens_on(self, tenant: str, day: str) -> int:
         """Tokens asked and answered with a key on a local day (`2026-11-30`)."""

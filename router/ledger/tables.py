@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from edgecloud.storage import Migration
 
 from .deleted import remember_deleted_chats
+from .precedents import create_precedents
 
 
 def create_ledger(connection: sqlite3.Connection) -> None:
@@ -51,4 +52,4 @@ def create_ledger(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS: Sequence[Migration] = (create_ledger, remember_deleted_chats)
+MIGRATIONS: Sequence[Migration] = (create_ledger, remember_deleted_chats, create_precedents)

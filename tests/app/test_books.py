@@ -222,7 +222,7 @@ async def test_a_line_is_not_settled_again_because_tidying_was_refused(
             raise refusals.pop()
 
     monkeypatch.setattr(Ledger, "tidy", tidy)
-    monkeypatch.setattr(Ledger, "settle", lambda self, entry, *rest: settled.append(entry.receipt.id))
+    monkeypatch.setattr(Ledger, "settle", lambda self, entry, *rest, **more: settled.append(entry.receipt.id))
     books.settle(closing("req-1"))
     await books.aclose()
     assert (settled, refusals) == (["req-1"], [])
