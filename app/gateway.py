@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from ..router.decision import Allowed
     from .keys import KeyDesk
     from .lessons import Lessons
+    from .privacy import PrivacyDesk
     from .routing import Plan, Routing
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,7 @@ class Gateway:
         self._lessons: Lessons | None = None
         self._routing: Routing | None = None
         self._keys: KeyDesk | None = None
+        self._privacy: PrivacyDesk | None = None
 
     @property
     def lessons(self) -> Lessons | None:
@@ -116,9 +118,23 @@ class Gateway:
             from .routing import Routing
 
             self._routing = Routing(
-                self.settings, self.catalog, self.books, lessons=self.lessons, keys=self.keys
+                self.settings,
+                self.catalog,
+                self.books,
+                lessons=self.lessons,
+                keys=self.keys,
+                privacy=self.privacy,
             )
         return self._routing
+
+    @property
+    def privacy(self) -> PrivacyDesk:
+        """What binds conversations to this machine."""
+        if self._privacy is None:
+            from .privacy import PrivacyDesk
+
+            self._privacy = PrivacyDesk(self.settings, self.books)
+        return self._privacy
 
     @property
     def keys(self) -> KeyDesk | None:
@@ -350,6 +366,9 @@ class Gateway:
                 return (await routing.execution(run, plan, chat_id)).events()
 
             return Answer(answer, answerers, early)
+        if request.private or request.files or self._privacy is not None:
+            # Nobody is chosen here, but the next turn of this chat may be anybody's.
+            await self.privacy.look_at(request)
         engine = await self._named(request)
         if self.keys is not None and self.keys.counts(request.tenant):
             from .facts import tokens_of_answer

@@ -93,6 +93,7 @@ class Routing:
         lessons: Lessons | None = None,
         random: Random | None = None,
         keys: KeyDesk | None = None,
+        privacy: PrivacyDesk | None = None,
     ) -> None:
         self._settings = settings
         self._models = models
@@ -105,7 +106,7 @@ class Routing:
         self._warmth = Warmth()
         self._precedents = PrecedentDesk(settings, books)
         self._knows_disk = False
-        self._privacy = PrivacyDesk(settings, books)
+        self._privacy = privacy or PrivacyDesk(settings, books)
         self._keys = keys or KeyDesk(settings, books)
         self.engines = Engines(settings, models, books)
 

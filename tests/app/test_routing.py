@@ -158,6 +158,32 @@ async def test_what_must_stay_here_stays_here_whatever_fails(tmp_path: Path, fie
     await house.close()
 
 
+# cases: R38
+@pytest.mark.parametrize("with_pools", [True, False], ids=["pools", "none yet"])
+async def test_a_chat_that_began_privately_with_a_named_model_never_leaves_later(
+    tmp_path: Path, with_pools: bool
+) -> None:
+    before = House(tmp_path, *([pool()] if with_pools else []))
+    await before.ask(ask("hi", model="small", private=True, chat_id="chat-1", door="ask"))
+    await before.close()
+    house = House(tmp_path, pool())
+    text, _ = await house.answer(ask("and?", mode="quality", chat_id="chat-1", door="ask"))
+    assert text == "local"
+    with pytest.raises(NoPermittedRoute):
+        await house.ask(ask("and?", model="big", chat_id="chat-1", door="ask"))
+    assert house.engines["big"].requests == []
+    await house.close()
+
+
+async def test_a_pin_that_is_set_and_lifted_over_a_named_model_is_lifted(tmp_path: Path) -> None:
+    house = House(tmp_path, pool(), router={"cascade": False})
+    for private in (True, False):
+        await house.ask(ask(model="small", private=private, chat_id="chat-1", door="chat"))
+    text, _ = await house.answer(ask("and?", mode="quality", chat_id="chat-1", door="ask"))
+    assert text == "pool"
+    await house.close()
+
+
 async def test_a_pool_of_this_machine_may_see_everything(tmp_path: Path) -> None:
     house = House(tmp_path, pool(local=True))
     text, _ = await house.answer(ask(model="big", private=True, offline=True))
