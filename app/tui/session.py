@@ -203,7 +203,9 @@ class Session:
         await self.remember()
         self.changed()
         self.ended(self)
-        return node.status == "complete"
+        # Stopped while it was read back, an answer is complete, and what waits is to stay.
+        task = asyncio.current_task()
+        return node.status == "complete" and not (task is not None and task.cancelling())
 
     async def begin_anew_if_removed(self) -> bool:
         """Where somebody removed this chat from the history meanwhile, forget what was said in it and begin a

@@ -164,6 +164,28 @@ async def test_what_is_sent_meanwhile_waits_and_is_asked_in_order(tmp_path: Path
     ]  # fmt: skip
 
 
+async def test_stopped_while_an_answer_is_read_back_what_waits_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine()
+    session = make_session(tmp_path, engine)
+    reading = asyncio.Event()
+
+    async def read_never(chat_id: str) -> None:
+        reading.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(session.store, "chat", read_never)
+    session.send(waiting("one"))
+    session.send(waiting("two"))
+    await reading.wait()
+    session.stop()
+    await until(lambda: not session.is_running or len(engine.requests) > 1)
+
+    assert len(engine.requests) == 1
+    assert [prompt.typed for prompt in session.queue] == ["two"]
+
+
 async def test_a_prompt_that_waits_can_be_taken_back(tmp_path: Path) -> None:
     engine = FakeEngine(hang_at=0)
     session = make_session(tmp_path, engine)
