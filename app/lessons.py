@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -74,6 +75,7 @@ class Lessons:
         self._last: OrderedDict[str, str] = OrderedDict()
         self._asides: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
+        self._opening = threading.Lock()
 
     async def quality(self) -> Quality:
         """What estimates now: outcomes with the user's verdicts, or the prior where they can't be read.
@@ -195,11 +197,12 @@ class Lessons:
             return self._quality or shipped
 
     def _store(self) -> Outcomes:
-        if self._outcomes is None:
-            if self._open_outcomes is None:
-                raise NotFound("History is off, so no verdicts are kept: switch it on with history.enabled.")
-            self._outcomes = self._open_outcomes()
-        return self._outcomes
+        if self._open_outcomes is None:
+            raise NotFound("History is off, so no verdicts are kept: switch it on with history.enabled.")
+        with self._opening:
+            if self._outcomes is None:
+                self._outcomes = self._open_outcomes()
+            return self._outcomes
 
     def _aside(self, answer: Answered, verdict: str) -> None:
         task = asyncio.create_task(self._record(answer, verdict))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +173,25 @@ async def test_a_verdict_is_taken_back(house: House) -> None:
     await house.gateway.feedback(finish.receipt.id, "none")
 
     assert house.verdicts() == {}
+
+
+def test_two_who_need_the_verdicts_at_once_open_them_once(tmp_path: Path) -> None:
+    opened = list[Outcomes]()
+    both = threading.Barrier(2)
+
+    def open_slowly() -> Outcomes:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # only where the other one opens them too
+        opened.append(Outcomes(tmp_path / "edgecloud.db"))
+        return opened[-1]
+
+    async def withdrawn() -> None:
+        lessons = Lessons(lambda: None, open_slowly)  # type: ignore[arg-type, return-value]
+        await asyncio.gather(lessons.verdict("one", "none"), lessons.verdict("two", "none"))
+        await lessons.aclose()
+
+    asyncio.run(withdrawn())
+    assert len(opened) == 1
 
 
 async def test_what_another_process_deletes_is_not_used_any_more(house: House) -> None:
