@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from textual import events
 
+from edgecloud.app.tui.commands.words import edited
 from edgecloud.app.tui.draft import DraftFile
 from edgecloud.app.tui.state.commands import COMMANDS
 from edgecloud.app.tui.state.preferences import Preferences
 from edgecloud.app.tui.widgets.label import Label
 from edgecloud.app.tui.widgets.sidebar import ChatList
 from edgecloud.app.tui.widgets.turns import AnswerView
+from edgecloud.errors import BadRequest
 from edgecloud.models import STARTER_EMBEDDER
 from edgecloud.settings import ChatSettings, Settings
 from tests.support.fake_engine import FakeEngine
@@ -58,7 +60,7 @@ async def test_no_command_ends_the_app_whatever_follows_it(
         await user.ask("hi")
         for command in COMMANDS:
             for argument in ("", "[/] \x1b[31m rubbish /no/such/file 99999999999999999999"):
-                if command.name in ("quit", "editor"):
+                if command.name == "quit":
                     continue
                 await user.type(f"/{command.name} {argument}")
                 await user.pilot.press("enter")
@@ -72,6 +74,29 @@ async def test_no_command_ends_the_app_whatever_follows_it(
 
         await user.settled()
         assert user.app.is_running
+
+
+async def test_where_there_is_no_terminal_to_lend_no_editor_is_begun(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.do("/editor")
+        assert user.toasts()[-1].startswith("There is no terminal to lend to an editor here")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("an 'editor", r"The editor an 'editor can't be started \(No closing quotation\): set \$EDITOR."),
+        ("no-such-editor", r"no-such-editor cannot be started \(No such file or directory\): set \$EDITOR."),
+        ("false", "false ended with 1; the prompt is as it was"),
+        ("rm", "rm removed its file; the prompt is as it was"),
+    ],
+)
+def test_an_editor_that_fails_leaves_the_prompt_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, command: str, said: str
+) -> None:
+    monkeypatch.setenv("VISUAL", command)
+    with pytest.raises(BadRequest, match=said):
+        edited("half a thought")
 
 
 async def test_a_key_for_nothing_is_told(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from textual.app import SuspendNotSupported
+
 from edgecloud.errors import BadRequest
 
 from ..screens.dialogs import AskText
@@ -72,16 +74,23 @@ async def attach(screen: ChatView, name: str) -> None:
 
 
 async def editor(screen: ChatView, _: str) -> None:
-    with screen.app.suspend():
-        # Nothing is drawn meanwhile, so nothing is held up; an answer that comes goes on when it is done.
-        text = edited(screen.prompt.full_text)
+    try:
+        with screen.app.suspend():
+            # Nothing is drawn meanwhile, so nothing is held up; an answer that comes goes on when it is done.
+            text = edited(screen.prompt.full_text)
+    except SuspendNotSupported:
+        raise BadRequest("There is no terminal to lend to an editor here: write in the prompt.") from None
     screen.refresh(layout=True)
     screen.prompt.put(text)
 
 
 def edited(text: str) -> str:
     """The text as the user's editor leaves it. Raises `BadRequest` if the editor fails."""
-    command = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    named = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
+    try:
+        command = shlex.split(named) or ["vi"]
+    except ValueError as error:
+        raise BadRequest(f"The editor {named} can't be started ({error}): set $EDITOR.") from error
     with tempfile.TemporaryDirectory(prefix="edgecloud-") as folder:
         # The folder is private to the user, and so is what is written in it.
         path = Path(folder) / "prompt.md"
@@ -92,4 +101,7 @@ def edited(text: str) -> str:
             raise BadRequest(f"{command[0]} cannot be started ({error.strerror}): set $EDITOR.") from error
         if code != 0:
             raise BadRequest(f"{command[0]} ended with {code}; the prompt is as it was.")
-        return path.read_text(encoding="utf-8", errors="replace").removesuffix("\n")
+        try:
+            return path.read_text(encoding="utf-8", errors="replace").removesuffix("\n")
+        except OSError as error:
+            raise BadRequest(f"{command[0]} removed its file; the prompt is as it was.") from error
