@@ -6,6 +6,7 @@ Nothing is drawn twice and no escape sequence is written; what is no answer begi
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import sys
@@ -274,6 +275,8 @@ async def _run(
     if sys.stdin.isatty():
         import readline  # noqa: F401  (gives `input` its line editing)
 
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # what is no UTF-8 ends no chat
     store = open_store(settings)
     gateway = Lasting(await open_gateway(settings), lambda: open_gateway(settings))
     if gateway.aside:

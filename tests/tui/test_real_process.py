@@ -142,8 +142,9 @@ def test_plain_mode_is_a_conversation(tmp_path: Path) -> None:
         "--offline",
         "chat",
         "--plain",
-        stdin=b"Say hi.\n/receipt\n/quit\n",
+        stdin=b"Say hi. caf\xe9\n/receipt\n/quit\n",
         EDGECLOUD_LOCAL__TEMPERATURE="0",
+        PYTHONIOENCODING="utf-8:strict",
     )
 
     assert done.returncode == 0
