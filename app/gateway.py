@@ -38,7 +38,7 @@ from .books import Books
 from .circles import cutting_circles
 from .deadline import within_deadline
 from .direct import ask_alone, permit
-from .journal import Journal, OpenTurn, Status
+from .journal import Beginning, Journal, OpenTurn, Status
 from .loading import telling_loads
 from .memory import Memory, answerer_of, nothing_kept
 from .run import Closing, Run
@@ -54,13 +54,15 @@ log = logging.getLogger(__name__)
 
 
 class Answer(NamedTuple):
-    """Who may answer: `ask` gives the events for a chat with this id; so may a kept answer of one of the
-    `answerers`. `early` is what `ask` will need, begun where it takes a while.
+    """Who may answer: `ask` gives the events; so may a kept answer of one of the `answerers`. `early` is what
+    `ask` will need, begun where it takes a while. `needs_chat` where whom to ask, or what may be spent,
+    depends on the chat that the question is kept in, or the engine keeps what it computes under its name.
     """
 
-    ask: Callable[[str | None], Awaitable[AsyncGenerator[EngineEvent, None]]]
+    ask: Callable[[], Awaitable[AsyncGenerator[EngineEvent, None]]]
     answerers: tuple[str, ...]
     early: asyncio.Task[Plan] | None = None
+    needs_chat: bool = True
 
 
 class Models(Protocol):
@@ -155,25 +157,29 @@ class Gateway:
         if request.door == "http" and not self.settings.server.journal:
             request = dataclasses.replace(request, journal=False)
         run = Run(request)
-        turn, notice, early = None, None, None
+        beginning, turn, notice, early = None, None, None, None
         try:
             if request.door != "http":
                 # What a person typed is kept whatever becomes of it, a wrong model name included.
-                turn, notice = await self._begin(request)
+                turn, notice = await self._begun(run, self._start(request))
             if turn is not None:
                 run.request = dataclasses.replace(request, chat_id=turn.turn.chat_id)
             answer = await self._decide(run)
             early = answer.early
             if request.door == "http":
-                turn, notice = await self._begin(request)
-            chat_id = run.chat_id = turn.turn.chat_id if turn else request.chat_id
-            source = within_deadline(await self._source(run, answer, chat_id), run)
+                beginning = self._start(request)
+                if answer.needs_chat:
+                    (turn, notice), beginning = await self._begun(run, beginning), None
+            source = within_deadline(await self._source(run, answer), run)
             if request.door in ("ask", "chat"):
                 source = telling_loads(source, run)
                 if request.max_tokens is None and request.n == 1 and request.constraint is None:
                     source = cutting_circles(source)
             async with aclosing(source) as events:
                 async for event in events:
+                    if beginning is not None:
+                        # Nothing is shown of an answer whose question could still be lost.
+                        (turn, notice), beginning = await self._begun(run, beginning), None
                     run.see(event)
                     if isinstance(event, Done):
                         continue
@@ -195,15 +201,21 @@ class Gateway:
             message_id = turn.turn.message_ids[0] if turn else None
             yield Finish(run.usage, receipt, turn.turn.chat_id if turn else None, message_id)
         except EdgeCloudError as error:
+            if beginning is not None:
+                turn, _ = await self._begun(run, beginning)
             await self._fail(run, turn, error)
             raise
         except (asyncio.CancelledError, GeneratorExit):
+            if beginning is not None:
+                turn, _ = await self._begun(run, beginning)
             if not run.closed:
                 await self._end(run, turn, run.receipt(), "interrupted", wait_s=0)
             raise
         except Exception as error:
             log.exception("request %s failed", request.id)
             failure = InternalError()
+            if beginning is not None:
+                turn, _ = await self._begun(run, beginning)
             await self._fail(run, turn, failure)
             raise failure from error
         finally:
@@ -361,11 +373,11 @@ class Gateway:
                 early = asyncio.create_task(routing.choose(request, admitted))
                 early.add_done_callback(lambda task: task.cancelled() or task.exception())
 
-            async def answer(chat_id: str | None) -> AsyncGenerator[EngineEvent, None]:
+            async def answer() -> AsyncGenerator[EngineEvent, None]:
                 plan = await (early or routing.choose(request, admitted))
-                return (await routing.execution(run, plan, chat_id)).events()
+                return (await routing.execution(run, plan, run.chat_id)).events()
 
-            return Answer(answer, answerers, early)
+            return Answer(answer, answerers, early, routing.needs_chat(admitted))
         if request.private or request.files or self._privacy is not None:
             # Nobody is chosen here, but the next turn of this chat may be anybody's.
             await self.privacy.look_at(request)
@@ -376,7 +388,7 @@ class Gateway:
             needed = await engine.count_tokens(request) + tokens_of_answer(request)
             await self.keys.hold(request.id, request.tenant, needed)
 
-        async def ask(chat_id: str | None) -> AsyncGenerator[EngineEvent, None]:
+        async def ask() -> AsyncGenerator[EngineEvent, None]:
             return ask_alone(engine, run)
 
         return Answer(ask, (answerer_of(self.settings, engine),))
@@ -395,15 +407,13 @@ class Gateway:
             await self.keys.permit(request.tenant, engine.name)
         return engine
 
-    async def _source(
-        self, run: Run, answer: Answer, chat_id: str | None
-    ) -> AsyncGenerator[EngineEvent, None]:
+    async def _source(self, run: Run, answer: Answer) -> AsyncGenerator[EngineEvent, None]:
         """The events of a kept answer, or those of who is asked."""
         if self.memory is None or not self.memory.serves(run.request):
             if run.request.only_kept:
                 raise nothing_kept("none are kept here")
-            return await answer.ask(chat_id)
-        return self.memory.through(run, answer.ask, chat_id, answer.answerers)
+            return await answer.ask()
+        return self.memory.through(run, answer.ask, answer.answerers)
 
     def _is_routed(self, request: ChatRequest) -> bool:
         """Whether there is a choice, or somebody to be paid."""
@@ -420,10 +430,19 @@ class Gateway:
         except StorageError:
             return None  # without history nobody knows what is one chat
 
-    async def _begin(self, request: ChatRequest) -> tuple[OpenTurn | None, str | None]:
+    def _start(self, request: ChatRequest) -> Beginning | None:
         if self.journal is None or not request.journal:
+            return None
+        return self.journal.start(request)
+
+    async def _begun(self, run: Run, beginning: Beginning | None) -> tuple[OpenTurn | None, str | None]:
+        """The turn that was begun, and what to tell of it; `run` learns the chat that it is kept in."""
+        if self.journal is None or beginning is None:
             return None, None
-        return await self.journal.begin(request)
+        turn, notice = await self.journal.begun(beginning)
+        if turn is not None:
+            run.chat_id = turn.turn.chat_id
+        return turn, notice
 
     async def _fail(self, run: Run, turn: OpenTurn | None, error: EdgeCloudError) -> None:
         run.ended(error.code or "failed")

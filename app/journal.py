@@ -127,6 +127,13 @@ class OpenTurn:
             return {i: tuple(call for _, call in sorted(calls.items())) for i, calls in self._calls.items()}
 
 
+class Beginning(NamedTuple):
+    """A prompt that is being written, and the end of that."""
+
+    open_turn: OpenTurn
+    writing: Future[None]
+
+
 class Journal:
     """History behind a queue. `open_history` runs in the thread at the first use, `tidy` every hour after."""
 
@@ -155,6 +162,10 @@ class Journal:
         Of a prompt that has to wait for another program's lock, the turn is returned all the same: it is
         written when that is gone.
         """
+        return await self.begun(self.start(request))
+
+    def start(self, request: ChatRequest) -> Beginning:
+        """Have the prompt written while something else is done; `begun` must be called in the end."""
         open_turn = OpenTurn(new_turn(request), request)
         goes_on = request.chat_id is not None or any(each.role == "assistant" for each in request.messages)
 
@@ -167,20 +178,25 @@ class Journal:
             # Here and not in the caller: the thread must know of it before it goes back to sleep.
             self._open[open_turn] = None
 
-        begun = self._thread.submit(write)
-        writing = asyncio.wrap_future(begun)
-        try:
-            # What was typed is written even if the caller leaves at once.
-            await asyncio.wait([writing], timeout=BEGIN_S)
-        except asyncio.CancelledError:
-            # The caller left while the prompt was being written: nobody else would end this turn.
-            begun.add_done_callback(lambda begun: self._abandon(open_turn, begun))
-            raise
+        return Beginning(open_turn, self._thread.submit(write))
+
+    async def begun(self, beginning: Beginning) -> tuple[OpenTurn | None, str | None]:
+        """Wait until the prompt is written, and return what `begin` does."""
+        open_turn, writing = beginning
+        if not writing.done():
+            waiting = asyncio.wrap_future(writing)
+            # Who does not wait for it finds in the log what went wrong.
+            waiting.add_done_callback(lambda future: future.cancelled() or future.exception())
+            try:
+                # What was typed is written even if the caller leaves at once.
+                await asyncio.wait([waiting], timeout=BEGIN_S)
+            except asyncio.CancelledError:
+                # The caller left while the prompt was being written: nobody else would end this turn.
+                writing.add_done_callback(lambda written: self._abandon(open_turn, written))
+                raise
         error = writing.exception() if writing.done() else None
         if writing.done() and error is None:
             return open_turn, None
-        # Who does not wait for it finds in the log what went wrong.
-        writing.add_done_callback(lambda future: future.cancelled() or future.exception())
         num_late = sum(each.prompt is not None for each in list(self._open))
         if isinstance(error, DatabaseLocked | None) and num_late < MOST_LATE:
             self._open[open_turn] = None

@@ -40,7 +40,7 @@ REST_S = 30.0
 CLOSE_WAIT_S = 10.0
 
 T = TypeVar("T")
-Source = Callable[[str | None], Awaitable[AsyncGenerator[EngineEvent, None]]]
+Source = Callable[[], Awaitable[AsyncGenerator[EngineEvent, None]]]
 
 
 class Memory:
@@ -77,7 +77,7 @@ class Memory:
         return cache.http if request.door in ("http", "api") else cache.enabled
 
     async def through(
-        self, run: Run, source: Source, chat_id: str | None, answerers: Collection[str]
+        self, run: Run, source: Source, answerers: Collection[str]
     ) -> AsyncGenerator[EngineEvent, None]:
         """The events of a kept answer of one of the `answerers`, or those of `source`, kept when complete.
 
@@ -88,7 +88,7 @@ class Memory:
         if not self.serves(request) or not key.is_cached:
             if request.only_kept:
                 raise nothing_kept(key.reason)
-            async with aclosing(await source(chat_id)) as events:
+            async with aclosing(await source()) as events:
                 async for event in events:
                     yield event
             return
@@ -107,7 +107,7 @@ class Memory:
             if request.only_kept:
                 raise nothing_kept(looked.trouble)
             seen: list[EngineEvent] = []
-            async with aclosing(await source(chat_id)) as events:
+            async with aclosing(await source()) as events:
                 async for event in events:
                     seen.append(event)
                     yield event
@@ -117,7 +117,7 @@ class Memory:
                         self._told = True
                         yield Notice("storage", f"Kept answers are not used: {looked.trouble}")
                     if isinstance(event, Done) and request.journal:
-                        flight.hold(self._aside(self._keep(key, looked, run, tuple(seen), chat_id)))
+                        flight.hold(self._aside(self._keep(key, looked, run, tuple(seen))))
 
     async def foresee(self, request: ChatRequest, answerers: Collection[str]) -> tuple[CacheInfo, str]:
         """What a request would get of a kept answer, and where none are looked for, why. Nothing is counted,
@@ -207,9 +207,7 @@ class Memory:
             log.exception("kept answers could not be looked up")
             return _Looked()
 
-    async def _keep(
-        self, key: Key, looked: _Looked, run: Run, events: tuple[EngineEvent, ...], chat_id: str | None
-    ) -> None:
+    async def _keep(self, key: Key, looked: _Looked, run: Run, events: tuple[EngineEvent, ...]) -> None:
         from ..cache.records import Answer, text_of
 
         start = events[0]
@@ -225,7 +223,7 @@ class Memory:
             answerer(self._settings, start.engine, start.model, start.variant),
             seconds=time.monotonic() - run.began,
             cost=run.nano / 1e9,
-            chat_id=chat_id,
+            chat_id=run.chat_id,
             request_id=run.request.id,
         )
         await self._do(lambda cache: cache.store(key, embedded, answer, near=near, cosine=cosine))
