@@ -254,7 +254,7 @@ def _by_headings(text: str, title: str, name: str) -> Imported:
     """One conversation without branches, a message a heading."""
     parts: list[tuple[str, list[str]]] = []
     in_fence, private = False, False
-    for line in text.splitlines():
+    for line in text.replace("\r\n", "\n").split("\n"):
         in_fence ^= line.lstrip().startswith("```")
         if (match := _HEADING.match(line)) and not in_fence:
             parts.append((match[1], []))
@@ -285,4 +285,4 @@ def _split_reasoning(role: str, body: list[str]) -> tuple[str, str | None]:
     if role != "assistant" or not text.startswith("> "):
         return text, None
     quoted, _, rest = text.partition("\n\n")
-    return rest.strip("\n"), "\n".join(line.removeprefix("> ") for line in quoted.splitlines())
+    return rest.strip("\n"), "\n".join(line.removeprefix("> ") for line in quoted.split("\n"))

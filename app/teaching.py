@@ -66,8 +66,8 @@ async def label_file(path: Path, settings: Settings, outcomes: Outcomes) -> int:
     from .catalog import Catalog
 
     catalog = Catalog(settings)
-    engines = await _engines(settings, catalog)
     try:
+        engines = await _engines(settings, catalog)
         embedder = await catalog.embedder("auto", listed_only=False)
         if embedder.fingerprint != quality.fingerprint:
             raise BadRequest(
@@ -123,7 +123,7 @@ def _read(path: Path) -> list[tuple[str, dict[str, float]]]:
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"{path.name} can't be read ({type(error).__name__}).") from None
     found = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:

@@ -89,7 +89,7 @@ def line_of(key: tuple[str, ...], text: str) -> int | None:
     """
     table: tuple[str, ...] = ()
     counts: Counter[tuple[str, ...]] = Counter()
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if header := re.match(r"\s*(\[+)\s*([\w.-]+)\s*\]", line):
             name = tuple(header[2].split("."))
             table = name

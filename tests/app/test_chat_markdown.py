@@ -166,10 +166,11 @@ def test_comments_that_make_no_sense_any_more_are_a_sentence() -> None:
 
 
 def test_a_file_without_comments_is_read_by_its_headings() -> None:
-    found = from_markdown("# Eggs\n\n## user\n\nhow long?\n\n## assistant\n\n> hm\n\nSeven.\n", "eggs.md")
+    text = "# Eggs\n\n## user\n\nhow\u2028long?\n\n## assistant\n\n> hm\n\nSeven.\n"
+    found = from_markdown(text, "eggs.md")
 
     assert [(m.message.role, m.message.content, m.message.reasoning) for m in found.messages] == [
-        ("user", "how long?", None),
+        ("user", "how\u2028long?", None),
         ("assistant", "Seven.", "hm"),
     ]
     assert [m.parent_id for m in found.messages] == [None, "m0"]

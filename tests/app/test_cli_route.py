@@ -104,7 +104,7 @@ def test_evaluation_prints_the_comparison(home: Path) -> None:
     "line", ["no json", '{"prompt": 3, "scores": {}}', '{"prompt": "a", "scores": {"m": 7}}']
 )
 def test_a_line_that_is_no_outcome_is_named(home: Path, line: str) -> None:
-    good = json.dumps({"prompt": "a", "scores": {"m": 1}})
+    good = json.dumps({"prompt": "a\u2028b", "scores": {"m": 1}}, ensure_ascii=False)
     (home / "outcomes.jsonl").write_text(f"{good}\n{line}\n")
 
     with pytest.raises(BadRequest, match=r"Line 2 of outcomes\.jsonl is not"):

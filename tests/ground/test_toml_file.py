@@ -105,7 +105,7 @@ def test_what_cannot_be_changed_is_refused_in_a_sentence(value: Callable[[Any], 
 
 
 def test_the_tables_of_a_list_have_lines_of_their_own() -> None:
-    text = "[[pool]]\nname = 'a'\n[[pool]]\n# b\nname = 'b'\n[[pool.replicas]]\nurl = 'u'\n"
+    text = "[[pool]]\nname = 'a\u2028z'\n[[pool]]\n# b\nname = 'b'\n[[pool.replicas]]\nurl = 'u'\n"
 
     assert line_of(("pool",), text) == 1
     assert line_of(("pool", "1"), text) == 3
