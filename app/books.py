@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from edgecloud.errors import StorageError
 
 from .disk_thread import RETRY_S, DiskThread
-from .run import Closing
+from .run import Closing, Decided
 
 if TYPE_CHECKING:
     from ..router.budgets import Limit
     from ..router.ledger import Ledger
-    from ..router.rank import Ranking
 
 log = logging.getLogger(__name__)
 
@@ -220,7 +219,7 @@ def close_request(ledger: Ledger, closing: Closing) -> None:
     )
 
 
-def _as_json(decision: Ranking | str | None) -> str | None:
+def _as_json(decision: Decided | str | None) -> str | None:
     if decision is None:
         return None
     if isinstance(decision, str):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def plan_story(plan: Plan) -> dict[str, Any]:
     """A plan that nobody has carried out."""
-    decision = plan.ranking.explained()
+    decision = plan.explained()
     return {
         "id": plan.facts.request_id,
         "decision": dump_record(decision),

@@ -11,6 +11,8 @@ import asyncio
 import dataclasses
 import logging
 import time
+from collections.abc import Callable
+from functools import cached_property
 from random import Random
 from typing import Any, NamedTuple
 
@@ -22,7 +24,7 @@ from ..router.budgets import limits_of
 from ..router.decision import Allowed, Decision
 from ..router.facts import Facts
 from ..router.filter import filter as permit
-from ..router.filter import reserved_tokens
+from ..router.filter import mode_of, reserved_tokens
 from ..router.priors import PriorQuality
 from ..router.quality import Quality
 from ..router.rank import Ranking, order
@@ -32,6 +34,7 @@ from ..router.world import Budget, World
 from .affinity import overlaps
 from .books import Books
 from .candidates import Candidates
+from .continuing import ask_who_continues
 from .drafting import Drafting
 from .execute import Execution
 from .facts import facts_of, measured
@@ -67,17 +70,35 @@ class Admitted(NamedTuple):
         return len(self.allowed.engines) > 1
 
 
-class Plan(NamedTuple):
-    """What was decided, and what it was decided from."""
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What was decided, and what it was decided from. Where one engine alone may answer, how good it is, is
+    for who keeps or tells the decision: they `weigh` it, and no request waits for that.
+    """
 
     facts: Facts
     world: World
     allowed: Allowed
-    ranking: Ranking
+    weigh: Callable[[], Ranking]
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        return self.weigh()
 
     @property
     def decision(self) -> Decision:
         return self.ranking.decision
+
+    def explained(self) -> Decision:
+        """The decision with all that is only told of it."""
+        return self.ranking.explained()
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """In the order of trial."""
+        if len(self.allowed.engines) == 1:
+            return self.allowed.engines
+        return tuple(candidate.engine for candidate in self.decision.candidates)
 
 
 class Routing:
@@ -124,8 +145,9 @@ class Routing:
 
     async def expect(self, request: ChatRequest) -> None:
         """Have the vector that a choice will need begun in its thread, where there is likely to be one."""
-        stays = request.private or request.offline or request.mode == "local"
-        if self._lessons is not None and request.model == "auto" and request.is_chat and not stays:
+        if self._lessons is None or request.model != "auto" or not request.is_chat:
+            return
+        if not _stays(request):
             self._lessons.expect(question(request.messages))
             # It begins when the loop comes round.
             await asyncio.sleep(0)
@@ -147,6 +169,11 @@ class Routing:
             self._knows_disk = True
             await self._look_at_disk(upstreams)
         privacy = await self._privacy.look_at(request, remember=not dry)
+        covers = self._covers(request.model)
+        if request.continue_final and not dry and not _stays(request) and not privacy.local_only:
+            await ask_who_continues(
+                each for each in upstreams.values() if covers is None or each.name in covers
+            )
         began = time.monotonic()
         while True:
             spent_s = time.monotonic() - began
@@ -154,7 +181,7 @@ class Routing:
                 request,
                 upstreams.values(),
                 privacy,
-                covers=self._covers(request.model),
+                covers=covers,
                 left_s=None if left_s is None else max(0.0, left_s - spent_s),
             )
             world = await self._world(request, upstreams, facts, chat_id)
@@ -178,34 +205,44 @@ class Routing:
 
     async def choose(self, request: ChatRequest, admitted: Admitted) -> Plan:
         """Put those that were admitted in order."""
-        facts = measured(admitted.facts, request)
-        quality, facts = await self._estimating(request, facts, admitted)
-        if admitted.is_choice:
-            # The search for a kept answer waited for the same vector: it goes on in its thread meanwhile.
-            await asyncio.sleep(0)
-        world, allowed = admitted.world, admitted.allowed
+        facts, world, allowed = admitted
+        if not admitted.is_choice:
+            quality = self._quality or PriorQuality()
+            return Plan(
+                facts,
+                world,
+                allowed,
+                lambda: order(measured(facts, request), allowed, world, quality, self._settings),
+            )
+        quality, facts = await self._estimating(request, measured(facts, request))
+        # The search for a kept answer waited for the same vector: it goes on in its thread meanwhile.
+        await asyncio.sleep(0)
         ranking = order(facts, allowed, world, quality, self._settings)
         if ranking.following is not None and (precedent := await self._precedents.of(facts)) is not None:
             ranking = ranking.following(precedent)
-        return Plan(facts, world, allowed, ranking)
+        return Plan(facts, world, allowed, lambda: ranking)
 
     async def execution(self, run: Run, plan: Plan, chat_id: str | None) -> Execution:
         """Carry the plan out for a request of the chat. `run` learns what was decided."""
-        settings, decision = self._settings, plan.decision
+        settings = self._settings
         if self._lessons is not None:
             self._asked[run.request.id] = plan.facts, plan.world
-        if len(decision.candidates) > 1 and decision.cascade is None:
-            self._precedents.note(run, plan.facts, decision.chosen.engine, chat_id)
+        draft = None
+        if len(plan.engines) > 1:
+            if (cascade := plan.decision.cascade) is not None:
+                draft = Drafting(cascade, plan.decision.chosen.p_ok)
+            else:
+                self._precedents.note(run, plan.facts, plan.engines[0], chat_id)
         run.private = plan.facts.local_only
         upstreams = await self.engines.all()
-        chosen = [upstreams[candidate.engine] for candidate in decision.candidates]
+        chosen = [upstreams[name] for name in plan.engines]
         first = chosen[0]
         self._hedges.earn()
-        run.mode = decision.mode
+        run.mode = mode_of(plan.facts, settings)
         if plan.facts.covers is None:
-            run.reason = decision.reason
+            run.reason = plan.decision.reason
         run.currency = settings.budget.currency
-        run.decision = plan.ranking
+        run.decision = plan
         run.limits = limits_of(settings.budget, run.created, chat_id=chat_id, tenant=run.request.tenant)
         candidates = Candidates(
             chosen,
@@ -215,9 +252,6 @@ class Routing:
             most=settings.router.attempts,
             random=self._random,
         )
-        draft = None
-        if decision.cascade is not None:
-            draft = Drafting(decision.cascade, decision.chosen.p_ok)
         till = Till(run, self._books, settings.budget)
         return Execution(run, candidates, till, settings.router, self._hedges, draft)
 
@@ -248,15 +282,13 @@ class Routing:
 
     # ------------------------------------------------------------------------------------------------- inside
 
-    async def _estimating(
-        self, request: ChatRequest, facts: Facts, admitted: Admitted
-    ) -> tuple[Quality, Facts]:
-        """What estimates quality, and the facts with a vector where there is a choice to make by it. Without
-        one, what was learnt says nothing.
+    async def _estimating(self, request: ChatRequest, facts: Facts) -> tuple[Quality, Facts]:
+        """What estimates quality, and the facts with a vector, where there is one: without it, what was
+        learnt says nothing.
         """
         if self._quality is not None:
             return self._quality, facts
-        if self._lessons is None or not admitted.is_choice or not request.is_chat:
+        if self._lessons is None or not request.is_chat:
             return PriorQuality(), facts
         quality, vector = await self._lessons.estimating(question(request.messages))
         if vector is not None:
@@ -314,6 +346,11 @@ class Routing:
             return ()
         views = (limit.view(*each) for limit, each in zip(limits, sums, strict=True))
         return tuple(view for view in views if view is not None)
+
+
+def _stays(request: ChatRequest) -> bool:
+    """Whether it is said that the request stays on this machine."""
+    return request.private or request.offline or request.mode == "local"
 
 
 def _expected_tokens(facts: Facts, engine: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from edgecloud.types import (
     Attempt,
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from edgecloud.engine import Engine
 
     from ..router.budgets import Limit
+    from ..router.decision import Decision
     from ..router.ledger import Precedent
-    from ..router.rank import Ranking
 
 _NANO = 1e9
 
@@ -64,6 +64,17 @@ class Tried:
     at_least: bool = False
 
 
+class Decided(Protocol):
+    """A decision, and `explained`, which gives the same with what is only told of it. Either may take a
+    while, and no request waits for it.
+    """
+
+    @property
+    def decision(self) -> Decision: ...
+
+    def explained(self) -> Decision: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Closing:
     """A request that is over, as the books need it; `decision` is None where nothing was decided, a sentence
@@ -79,7 +90,7 @@ class Closing:
     outcome: str
     tried: tuple[Tried, ...]
     limits: Sequence[Limit]
-    decision: Ranking | str | None
+    decision: Decided | str | None
     precedent: Precedent | None = None
     private: bool = False
 
@@ -101,7 +112,7 @@ class Run:
         """Who was asked so far, the last one last."""
         self.tried: list[Tried] = []
         self.limits: Sequence[Limit] = ()
-        self.decision: Ranking | str | None = None
+        self.decision: Decided | str | None = None
         self.precedent: Precedent | None = None
         self.private = False
         """Whether the router found that it has to stay on this machine."""
