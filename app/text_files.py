@@ -50,6 +50,13 @@ def write_private(path: Path | str, text: str) -> None:
     """A new file that only its owner can read. Raises `BadRequest`; never writes over a file."""
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
+            try:
+                file.write(text)
+                file.flush()
+            except BaseException:
+                os.unlink(path)  # half a file would stand in the way of the next try
+                raise
+    except FileExistsError as error:
+        raise BadRequest(f"{path} is there already: name another file.") from error
     except OSError as error:
         raise BadRequest(f"{path} cannot be written: {error.strerror or error}.") from error

@@ -111,7 +111,7 @@ def test_export_to_a_private_file_that_is_new(tmp_path: Path, chats: list[str]) 
     assert json.loads(file.read_text())["summary"]["id"] == chats[0]
     again = edgecloud(tmp_path, "history", "export", chats[0], "-o", str(file))
     assert again.returncode == 2
-    assert b"cannot be written: File exists" in again.stderr
+    assert b"is there already: name another file." in again.stderr
     edgecloud(tmp_path, "history", "export", chats[0], "-o", str(tmp_path / "chat.md"))
     written = edgecloud(tmp_path, "history", "export", chats[0]).stdout
     assert written.decode().replace("␛", "\x1b") == (tmp_path / "chat.md").read_text()

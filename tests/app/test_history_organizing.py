@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +69,19 @@ def test_a_chat_asked_privately_by_any_door_is_pinned_and_its_other_notes_stay(h
     assert history.notes(chat_id) == {"system": "be brief", "private": True}
     history.set_notes(chat_id, {"system": "be brief"})
     assert not history.show(chat_id).private, "the chat's own switch undoes it"
+
+
+def test_what_did_not_fit_on_the_disk_leaves_no_half_a_file(history: History, tmp_path: Path) -> None:
+    chat = history.show(asked(history))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(BadRequest, match="File too large"):
+            export_chat(chat, str(tmp_path / "chat.json"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    export_chat(chat, str(tmp_path / "chat.json"))
 
 
 def test_a_file_in_the_home_of_no_user_is_none() -> None:
