@@ -149,7 +149,8 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     try:
         yield connection
     finally:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def wait_at_most(connection: sqlite3.Connection, seconds: float) -> None:

@@ -24,6 +24,7 @@ from edgecloud.storage import (
     check_database,
     open_database,
     open_or_rebuild,
+    snapshot,
     storage_errors,
     this_process,
     transaction,
@@ -144,6 +145,17 @@ def test_a_transaction_is_all_or_nothing(path: Path) -> None:
 
     assert words(connection) == ["first"]
     assert not connection.in_transaction
+
+
+def test_reads_that_sqlite_ended_by_itself_fail_with_what_they_failed_of(tmp_path: Path) -> None:
+    def fail(connection: sqlite3.Connection) -> None:
+        with snapshot(connection):
+            connection.execute("ROLLBACK")  # as SQLite does where a read fails of the disk
+            raise ValueError("the first")
+
+    with closing(open_database(tmp_path / "words.db", [create_words])) as connection:
+        with pytest.raises(ValueError, match="the first"):
+            fail(connection)
 
 
 def test_a_locked_database_is_one_sentence(path: Path) -> None:
