@@ -87,11 +87,14 @@ class Catalog:
                 engine="pool",
                 detail=entry.model,
                 images="images" not in entry.lacks,
+                continues=self._continues(entry),
             )
             for entry in self.settings.pool
         ]
         embedding = [self._card(file) for file in files if file.kind == "embedding"]
-        return [ModelCard(id=AUTO, kind="auto", detail=self.settings.model), *chat, *pools, *embedding]
+        continues = any(card.continues for card in (*chat, *pools))
+        auto = ModelCard(id=AUTO, kind="auto", detail=self.settings.model, continues=continues)
+        return [auto, *chat, *pools, *embedding]
 
     def pool(self, name: str) -> PoolEntry | None:
         """The pool that a model name means, None if it means something else."""
@@ -186,7 +189,13 @@ class Catalog:
             size=file.size,
             memory=engine.footprint if engine is not None else 0,
             parameters=engine.info.n_params if engine is not None else 0,
+            continues=file.kind == "chat",
         )
+
+    def _continues(self, entry: PoolEntry) -> bool:
+        """As it told, where it was asked."""
+        remote = self._remotes.get((entry.name, entry.url))
+        return entry.continues if remote is None else getattr(remote, "continues", entry.continues)
 
     def _local(self, file: ModelFile) -> Engine:
         if self._host is None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
+from collections.abc import Iterable
 
 from edgecloud.errors import EdgeCloudError
 from edgecloud.types import ChatRequest, Done, EngineEvent, Message, Start, TextDelta, ToolCallDelta, Usage
@@ -67,6 +70,21 @@ class Said:
 def can_continue(upstream: Upstream) -> bool:
     """Whether the engine can go on with a message that somebody else began."""
     return upstream.capabilities.continue_final
+
+
+async def ask_who_continues(upstreams: Iterable[Upstream]) -> None:
+    """Ask those of whom it is not expected whether they can; that sends nobody's text."""
+    await asyncio.gather(*(_ask(each) for each in upstreams if not can_continue(each)))
+
+
+async def _ask(upstream: Upstream) -> None:
+    for deployment in upstream.deployments:
+        if upstream.rests(deployment):
+            continue
+        with contextlib.suppress(EdgeCloudError):
+            if (await deployment.engine.capabilities()).continue_final:
+                upstream.learn_continuing()
+                return
 
 
 def _sum(a: Usage, b: Usage) -> Usage:

@@ -20,7 +20,7 @@ from edgecloud.types import ChatRequest, EngineEvent, Notice, Start
 
 from .attempt import Attempt
 from .candidates import Candidates
-from .continuing import Said, can_continue
+from .continuing import Said, ask_who_continues, can_continue
 from .drafting import Drafting
 from .faults import fault_of
 from .hedging import HedgeBudget
@@ -67,7 +67,7 @@ class Execution:
             if failure is None:
                 return
             self._candidates.give_up(opening.attempt.upstream, failure)
-            request = self._following(opening.attempt.request, said)
+            request = await self._following(opening.attempt.request, said)
             if request is None:
                 raise failure
             said.break_off()
@@ -202,7 +202,7 @@ class Execution:
             )
         )
 
-    def _following(self, request: ChatRequest, said: Said) -> ChatRequest | None:
+    async def _following(self, request: ChatRequest, said: Said) -> ChatRequest | None:
         """The request that goes on after a fault in the middle of an answer, where that may be done."""
         if not self._settings.continue_elsewhere or said.failure is None:
             return None
@@ -210,5 +210,6 @@ class Execution:
             return None
         following = said.following(request)
         if following is not None:
+            await ask_who_continues(self._candidates.upstreams)
             self._candidates.only(can_continue)
         return following if self._candidates.has_another() else None

@@ -201,6 +201,10 @@ class Upstream:
             self.capabilities = dataclasses.replace(self.capabilities, context=context)
             self.context_known = True
 
+    def learn_continuing(self) -> None:
+        """Take in that the endpoint goes on with a message that was begun."""
+        self.capabilities = dataclasses.replace(self.capabilities, continue_final=True)
+
     def learn_size(self, num_parameters: int) -> None:
         """Take in how many weights the endpoint says its model has, where nobody knew."""
         if self.parameters is None and num_parameters > 0:
@@ -336,9 +340,6 @@ def billed_price(entry: PoolEntry, budget: BudgetSettings) -> Price:
 
 
 def capabilities_of(entry: PoolEntry) -> Capabilities:
-    """What an endpoint can do: everything that its entry doesn't say it lacks. Hosted APIs do not go on with
-    a message that was begun.
-    """
+    """What an endpoint can do: everything that its entry doesn't say it lacks, or that is not expected."""
     can = {name: name not in entry.lacks for name in ("tools", "json", "images", "logprobs")}
-    continues = entry.price_in == entry.price_out == 0 and "continue_final" not in entry.lacks
-    return Capabilities(context=entry.context or UNKNOWN_CONTEXT, continue_final=continues, **can)
+    return Capabilities(context=entry.context or UNKNOWN_CONTEXT, continue_final=entry.continues, **can)

@@ -163,6 +163,13 @@ class PoolEntry(Section):
     )
     idle_timeout_s: float = Field(60.0, gt=0, description="seconds of silence in the middle of an answer")
 
+    @property
+    def continues(self) -> bool:
+        """Whether it is expected to go on with a message that was begun, as long as it doesn't tell: hosted
+        APIs, which cost money, do not.
+        """
+        return self.price_in == self.price_out == 0 and "continue_final" not in self.lacks
+
 
 class PoolServerSettings(Section):
     """A pool that this machine serves (`edgecloud pool serve`). 0 means 'choose for me'."""

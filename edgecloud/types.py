@@ -423,7 +423,7 @@ class Health:
 class ModelCard:
     """One line of a model list. `aliases` can be sent as `model` too; `images` says whether it takes them.
     `size` is that of its file and `memory` what it takes while it is loaded, in bytes; 0 where that is not
-    known, as `parameters`, how many it has.
+    known, as `parameters`, how many it has. `continues`: whether it goes on with a message that was begun.
     """
 
     id: str
@@ -438,3 +438,4 @@ class ModelCard:
     memory: int = 0
     images: bool = False
     parameters: int = 0
+    continues: bool = False

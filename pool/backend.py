@@ -41,6 +41,7 @@ class PoolBackend:
                 loaded=True,
                 detail=self.engine.text.variant,
                 parameters=self.engine.facts.num_parameters,
+                continues=capabilities.continue_final,
             )
         ]
 

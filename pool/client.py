@@ -5,12 +5,13 @@ hosted API.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import orjson
@@ -47,6 +48,9 @@ ASIDE_S = 5.0
 TAIL_S = 0.05
 # No event that says something is shorter than the mark of the end with a little space around it.
 MARK_CHARS = 16
+# Whose servers, by the `owned_by` of their models, go on with a message that was begun: vLLM and SGLang where
+# they are told to, llama-server always (streamed, it does not say the beginning again).
+CONTINUING = ("vllm", "sglang", "llamacpp")
 # What a token is worth where the upstream can't be asked: English prose has about four bytes in one.
 BYTES_PER_TOKEN = 4
 TOKENS_PER_TURN = 4
@@ -67,6 +71,8 @@ class RemoteEngine:
         self._context: int | None = None
         self.num_parameters = 0
         """Weights of its model, as the list told that `capabilities` read; 0 until then, or if it doesn't."""
+        self.continues = entry.continues
+        """Whether it goes on with a message that was begun: as is expected, until that list has told."""
         # Where a chat's tokens are counted: ours and llama-server's page, then vLLM's. One that is missing is
         # not asked again.
         self._counters = [("chat/completions/input_tokens", "input_tokens"), ("/tokenize", "count")]
@@ -80,16 +86,18 @@ class RemoteEngine:
         return self._entry.local
 
     async def capabilities(self) -> Capabilities:
-        """What an OpenAI-compatible endpoint can be expected to do; `context` is 0 where the upstream doesn't
-        say.
+        """What an OpenAI-compatible endpoint can be expected to do, and what its model list says: `context`
+        is 0 where that doesn't.
         """
         if self._context is None:
-            try:
-                models = await self._aside("GET", "models")
-            except EdgeCloudError:
-                return Capabilities(context=0, tools=True, images=True)
-            self._context, self.num_parameters = _told_of(models, self._entry.model)
-        return Capabilities(context=self._context, tools=True, images=True)
+            with contextlib.suppress(EdgeCloudError):
+                told = _told_of(await self._aside("GET", "models"), self._entry.model)
+                self._context, self.num_parameters = told.context, told.num_parameters
+                if told.continues is not None:
+                    self.continues = told.continues and "continue_final" not in self._entry.lacks
+        return Capabilities(
+            context=self._context or 0, tools=True, images=True, continue_final=self.continues
+        )
 
     async def models(self) -> list[str]:
         """The names in its model list. Raises `UpstreamError`."""
@@ -382,18 +390,37 @@ def _integer(value: Any) -> int:
     return value
 
 
-def _told_of(models: dict[str, Any], model: str) -> tuple[int, int]:
+class _Told(NamedTuple):
+    """What a model list tells of a model; 0 and None for what it doesn't."""
+
+    context: int = 0
+    num_parameters: int = 0
+    continues: bool | None = None
+
+
+def _told_of(models: dict[str, Any], model: str) -> _Told:
     """What a model list tells of `model`: its context in tokens, under any of the names that there are for
-    it, and how many weights it has, as llama-server and ours say. 0 for what it doesn't tell.
+    it, how many weights it has, as llama-server and ours say, and whether it goes on with a message that was
+    begun, as ours say, or from whose server it is.
     """
     entries = models.get("data")
     for entry in entries if isinstance(entries, list) else []:
-        if isinstance(entry, dict) and entry.get("id") == model:
+        if isinstance(entry, dict) and model in _names(entry):
             meta = entry.get("meta")
             meta = meta if isinstance(meta, dict) else {}
             context = entry.get("max_model_len") or entry.get("context_length") or meta.get("n_ctx")
-            return _count(context), _count(meta.get("n_params"))
-    return 0, 0
+            continues = entry.get("continue_final_message", entry.get("owned_by") in CONTINUING or None)
+            return _Told(
+                _count(context),
+                _count(meta.get("n_params")),
+                continues if isinstance(continues, bool) else None,
+            )
+    return _Told()
+
+
+def _names(entry: dict[str, Any]) -> list[Any]:
+    aliases = entry.get("aliases")
+    return [entry.get("id"), *(aliases if isinstance(aliases, list) else ())]
 
 
 def _count(value: Any) -> int:

@@ -24,6 +24,9 @@ def body(card: ModelCard) -> dict[str, Any]:
         "aliases": list(card.aliases),
         "loaded": card.loaded,
     }
+    if card.kind != "embedding":
+        # What others of ours look for: a request with the field of that name is not begun anew here.
+        result["continue_final_message"] = card.continues
     if card.context is not None:
         # OpenRouter's name and vLLM's for the same number.
         result |= {

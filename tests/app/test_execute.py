@@ -31,7 +31,7 @@ from edgecloud.router.decision import Cascade, Estimate
 from edgecloud.router.ledger import Ledger
 from edgecloud.router.money import Price
 from edgecloud.settings import BudgetSettings
-from edgecloud.types import ChatRequest, Done, Message, Start, TextDelta, Timings, Usage
+from edgecloud.types import Capabilities, ChatRequest, Done, Message, Start, TextDelta, Timings, Usage
 from tests.support.fake_engine import FakeEngine
 from tests.support.upstreams import Executed, make_upstream
 
@@ -343,13 +343,40 @@ async def test_when_nobody_can_go_on_it_is_told_what_broke_off_and_why_nobody_co
 
 async def test_who_cannot_continue_a_message_is_not_asked_to() -> None:
     first, cannot, can = FakeEngine(name="big", fail_at=2, error=DOWN), good("cannot"), good("can")
-    unable = make_upstream(cannot)
-    unable.capabilities = replace(unable.capabilities, continue_final=False)
+    cannot.continues = False
     done = await Executed(
-        ask(), make_upstream(first), unable, make_upstream(can), continue_elsewhere=True
+        ask(), make_upstream(first), not_expected_to(cannot), make_upstream(can), continue_elsewhere=True
     ).go()
     assert done.outcomes == [("big", "upstream_failed"), ("can", "ok")]
     assert cannot.requests == []
+
+
+async def test_who_is_not_expected_to_continue_is_asked_whether_it_does() -> None:
+    first, second = FakeEngine(name="big", fail_at=2, error=DOWN), good("second")
+    done = await Executed(ask(), make_upstream(first), not_expected_to(second), continue_elsewhere=True).go()
+    assert done.outcomes == [("big", "upstream_failed"), ("second", "ok")]
+    assert second.requests[0].continue_final
+
+
+async def test_who_rests_after_failures_is_not_asked_what_it_can() -> None:
+    first, second = FakeEngine(name="big", fail_at=2, error=DOWN), good("second")
+    resting = not_expected_to(second)
+    turn = resting.admit(1, Random(1))
+    assert turn is not None
+    resting.failed(turn, "it is down", 60.0)
+
+    async def capabilities() -> Capabilities:
+        raise AssertionError("It was asked.")
+
+    second.capabilities = capabilities  # type: ignore[method-assign]
+    with pytest.raises(UpstreamError):
+        await Executed(ask(), make_upstream(first), resting, continue_elsewhere=True).go()
+
+
+def not_expected_to(engine: FakeEngine) -> Upstream:
+    upstream = make_upstream(engine)
+    upstream.capabilities = replace(upstream.capabilities, continue_final=False)
+    return upstream
 
 
 async def test_who_was_passed_over_is_told_once() -> None:

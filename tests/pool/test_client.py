@@ -346,6 +346,35 @@ async def test_how_large_the_model_is_comes_with_its_context(meta: Any, paramete
 
 
 @pytest.mark.parametrize(
+    ("told", "entry", "continues"),
+    [
+        ({"continue_final_message": True}, {"price_out": 1.0}, True),
+        ({"continue_final_message": False, "owned_by": "vllm"}, {}, False),
+        ({"continue_final_message": "yes"}, {"price_out": 1.0}, False),
+        ({"owned_by": "vllm"}, {"price_out": 1.0}, True),
+        ({"owned_by": "sglang"}, {"price_in": 1.0}, True),
+        ({"owned_by": "llamacpp"}, {"price_in": 1.0}, True),
+        ({"owned_by": "vllm"}, {"lacks": ("continue_final",)}, False),
+        ({"owned_by": "openai"}, {"price_in": 1.0}, False),
+        ({"owned_by": "library"}, {}, True),
+    ],
+)
+async def test_whether_a_message_is_continued_is_what_the_model_list_says_or_whose_server_it_is(
+    told: Any, entry: Any, continues: bool
+) -> None:
+    models = {"data": [{"id": "other"}, {"id": "the-big-one", "aliases": ["big"], **told}]}
+    async with talking(router(v1_models=models), **entry) as (engine, _):
+        assert (await engine.capabilities()).continue_final is continues
+        assert engine.continues is continues
+
+
+async def test_as_long_as_nothing_is_told_hosted_apis_are_not_expected_to_continue() -> None:
+    for entry, continues in (({"price_out": 1.0}, False), ({}, True)):
+        async with talking(router(), **entry) as (engine, _):
+            assert (await engine.capabilities()).continue_final is continues
+
+
+@pytest.mark.parametrize(
     ("entry", "context"),
     [
         ({"max_model_len": 4096}, 4096),

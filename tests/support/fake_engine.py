@@ -87,6 +87,7 @@ class FakeEngine:
         self.queue_limit = queue_limit
         self.ok = True
         self.images = False
+        self.continues = True
         self.loading: Loading | None = None
         self.loaded: asyncio.Event | None = None
         """What every request waits for first, where a test sets one."""
@@ -100,7 +101,9 @@ class FakeEngine:
         self._places: asyncio.Semaphore | None = None
 
     async def capabilities(self) -> Capabilities:
-        return Capabilities(context=self.context, tools=True, images=self.images)
+        return Capabilities(
+            context=self.context, tools=True, images=self.images, continue_final=self.continues
+        )
 
     async def generate(self, request: ChatRequest) -> AsyncGenerator[EngineEvent, None]:
         self.requests.append(request)

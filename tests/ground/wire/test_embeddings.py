@@ -88,14 +88,14 @@ def test_any_json_is_a_request_or_a_bad_request(value: Any) -> None:
 
 
 def test_the_model_list_is_openais_with_the_context_under_every_name() -> None:
-    small = ModelCard("smollm2", "chat", "local", ("small",), 8192, 5, True, parameters=135)
-    cards = [small, ModelCard("auto", "auto")]
+    small = ModelCard("smollm2", "chat", "local", ("small",), 8192, 5, True, parameters=135, continues=True)
+    cards = [small, ModelCard("auto", "auto"), ModelCard("minilm", "embedding")]
     body = openai_models.list_body(cards)
     extensions = ("kind", "aliases", "loaded", "context_length", "max_model_len", "meta")
-    extensions += ("type", "display_name", "created_at")
+    extensions += ("type", "display_name", "created_at", "continue_final_message")
     for entry in body["data"]:
         judge(OpenAIModel, entry, extensions=extensions)
-    first, second = body["data"]
+    first, second, third = body["data"]
     assert body["object"] == "list"
     assert (first["id"], first["owned_by"], first["aliases"]) == ("smollm2", "local", ["small"])
     assert first["context_length"] == first["max_model_len"] == first["meta"]["n_ctx"] == 8192
@@ -103,3 +103,5 @@ def test_the_model_list_is_openais_with_the_context_under_every_name() -> None:
     assert "context_length" not in second
     assert first["meta"]["n_params"] == 135
     assert "meta" not in second
+    assert (first["continue_final_message"], second["continue_final_message"]) == (True, False)
+    assert "continue_final_message" not in third
