@@ -171,8 +171,9 @@ class Books:
                     raise
                 except Exception:
                     log.exception("a line of the ledger could not be written")
+        written = set(map(id, lines))
         with self._lock:
-            self._unwritten = [line for line in self._unwritten if line not in lines]
+            self._unwritten = [line for line in self._unwritten if id(line) not in written]
 
     def _settle(self, ledger: Ledger, closing: Closing) -> None:
         close_request(ledger, closing)

@@ -114,6 +114,26 @@ async def test_a_disk_that_never_comes_back_fills_no_memory(
     assert ids(disk) == ["req-3", "req-4", "req-5"], "the oldest go first"
 
 
+async def test_lines_that_wait_are_not_compared_with_each_other(disk: Disk) -> None:
+    class Told:
+        """Work that is as good as any other, and says so."""
+
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Told.compared += 1
+            return self is other
+
+        def __call__(self, ledger: Ledger) -> None: ...
+
+    books = Books(disk.open)
+    for _ in range(100):
+        books._keep(Told())
+    await books.aclose()
+
+    assert Told.compared == 0
+
+
 async def test_a_line_that_is_a_bug_does_not_hold_up_the_others(disk: Disk) -> None:
     books = Books(disk.open)
     books.keep_engines({"big": object()})
