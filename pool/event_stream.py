@@ -18,7 +18,7 @@ class EventStreamDecoder:
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
-        self._line = b""
+        self._line = bytearray()
         self._data: list[bytes] = []
         self._since_event = 0
         self._after_cr = False
@@ -34,16 +34,23 @@ class EventStreamDecoder:
         if self._after_cr:
             # The LF of a CRLF that was cut in two.
             received = received.removeprefix(b"\n")
-        pending = self._line + received
         if not self._begun:
-            if len(pending) < len(_BOM) and _BOM.startswith(pending):
-                self._line = pending
+            received = bytes(self._line) + received
+            self._line.clear()
+            if len(received) < len(_BOM) and _BOM.startswith(received):
+                self._line += received
                 return []
             self._begun = True
-            pending = pending.removeprefix(_BOM)
-        self._after_cr = pending.endswith(b"\r")
-        *lines, self._line = pending.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        events = [event for line in lines if (event := self._take(line)) is not None]
+            received = received.removeprefix(_BOM)
+        self._after_cr = received.endswith(b"\r")
+        # What is held is not looked at again: a long line may come in many small pieces.
+        first, *others = received.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._line += first
+        events: list[str] = []
+        for line in others:
+            if (event := self._take(bytes(self._line))) is not None:
+                events.append(event)
+            self._line = bytearray(line)
         if events:
             self._since_event = len(self._line) + sum(map(len, self._data))
         if self._since_event > self._max_event_bytes:
@@ -54,8 +61,8 @@ class EventStreamDecoder:
 
     def finish(self) -> list[str]:
         """The event that the end of the stream cut off before its blank line; several servers end so."""
-        events = [self._take(self._line), self._take(b"")]
-        self._line = b""
+        events = [self._take(bytes(self._line)), self._take(b"")]
+        self._line.clear()
         return [event for event in events if event is not None]
 
     def _take(self, line: bytes) -> str | None:

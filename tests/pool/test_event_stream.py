@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -48,6 +49,19 @@ def test_every_single_cut_of_a_typical_stream_gives_the_same_events() -> None:
     for at in range(len(stream) + 1):
         assert decode(stream, at) == ['{"a": "é"}', "one\ntwo", "[DONE]"]
     assert decode(stream, *range(len(stream))) == ['{"a": "é"}', "one\ntwo", "[DONE]"]
+
+
+def test_a_piece_of_a_long_line_costs_its_own_size() -> None:
+    decoder = EventStreamDecoder()
+    decoder.feed(b"data: " + b"x" * 2**20)
+    decoder.feed(b"x")  # what is held grows, and has room then
+
+    tracemalloc.start()
+    try:
+        decoder.feed(b"x" * 100)
+        assert tracemalloc.get_traced_memory()[1] < 2**16
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_event_that_the_end_cuts_off_still_counts() -> None:
