@@ -153,9 +153,9 @@ def test_reads_that_sqlite_ended_by_itself_fail_with_what_they_failed_of(tmp_pat
             connection.execute("ROLLBACK")  # as SQLite does where a read fails of the disk
             raise ValueError("the first")
 
-    with closing(open_database(tmp_path / "words.db", [create_words])) as connection:
-        with pytest.raises(ValueError, match="the first"):
-            fail(connection)
+    connection = open_database(tmp_path / "words.db", [create_words])
+    with closing(connection), pytest.raises(ValueError, match="the first"):
+        fail(connection)
 
 
 def test_a_locked_database_is_one_sentence(path: Path) -> None:
