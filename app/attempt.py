@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack, aclosing
@@ -31,6 +32,13 @@ def is_blank(event: EngineEvent) -> bool:
     return isinstance(event, TextDelta | ReasoningDelta) and event.text.isspace()
 
 
+def bare(event: EngineEvent) -> EngineEvent:
+    """The event without logprobs."""
+    if isinstance(event, TextDelta) and event.logprobs:
+        return dataclasses.replace(event, logprobs=())
+    return event
+
+
 class Attempt:
     """Takes a turn at a deployment. It counts as outstanding there from the moment that it is made, so that
     many at once don't all choose the same. However it ends, the turn is given back, nothing stays
@@ -56,6 +64,8 @@ class Attempt:
         self.tokens = tokens
         self.verdict: str | None = None
         """Set by who ends it early, to say why: 'late', 'outrun', 'rejected'."""
+        self.hides_logprobs = False
+        """Set by who asked for them, once they are read: the caller did not."""
         self._book = book
         self._most = most
         self._prompt_tokens = 0
@@ -126,7 +136,7 @@ class Attempt:
                 if not is_blank(event):
                     self._begin()
                 self._counted += num_tokens(event)
-        return event
+        return bare(event) if self.hides_logprobs else event
 
     def _begin(self) -> None:
         if self._begun_s is None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 
-from edgecloud.types import ChatRequest, ChoiceDone, Done, EngineEvent, TextDelta
+from edgecloud.types import ChatRequest, ChoiceDone, Done, TextDelta
 
 from ..router.acceptance import Draft, Objection, judge
 from ..router.decision import Cascade, Estimate
+from .attempt import bare
 from .opening import Opening
 from .upstreams import Upstream
 
@@ -65,19 +64,6 @@ class Drafting:
             await opening.aclose("rejected")
             return False
         if not self._wants_logprobs:
-            opening.head = [_bare(event) for event in opening.head]
-            opening.rest = _all_bare(opening.rest)
+            opening.head = [bare(event) for event in opening.head]
+            opening.attempt.hides_logprobs = True
         return True
-
-
-async def _all_bare(events: AsyncGenerator[EngineEvent, None]) -> AsyncGenerator[EngineEvent, None]:
-    async with aclosing(events):
-        async for event in events:
-            yield _bare(event)
-
-
-def _bare(event: EngineEvent) -> EngineEvent:
-    """The event without the logprobs that nobody but us asked for."""
-    if isinstance(event, TextDelta) and event.logprobs:
-        return dataclasses.replace(event, logprobs=())
-    return event

@@ -416,6 +416,18 @@ async def test_a_draft_that_is_kept_goes_out_whole_and_without_the_logprobs_nobo
     assert other.requests == []
 
 
+@pytest.mark.parametrize("leaves_at", [Start, TextDelta], ids=["its start", "its first word"])
+async def test_a_caller_that_leaves_a_kept_draft_ends_it_and_it_is_in_the_books(leaves_at: type) -> None:
+    local = FakeEngine(name="local", hang_at=3)
+    executed = Executed(ask(), make_upstream(local, local=True), make_upstream(good()), draft=draft(KEPT))
+    async with aclosing(executed.execution.events()) as events:
+        async for event in events:
+            if isinstance(event, leaves_at):
+                break
+    assert executed.outcomes == [("local", "interrupted")]
+    assert (local.cancelled, executed.outstanding) == (["decode"], 0)
+
+
 async def test_logprobs_that_were_asked_for_stay() -> None:
     done = await Executed(
         ask(logprobs=1), make_upstream(good("local"), local=True), make_upstream(good()), draft=draft(KEPT)
