@@ -19,11 +19,12 @@ from edgecloud.http.body import Bodies
 from edgecloud.http.call import Call, call_of
 from edgecloud.http.drain import Drain, Watch
 from edgecloud.http.merge import Events, merged
-from edgecloud.http.origin import end_headers, start_headers
+from edgecloud.http.origin import end_headers, notice_line, start_headers
 from edgecloud.http.problem import ClientGone
-from edgecloud.http.sse import OPENAI, Dialect, EventStream
+from edgecloud.http.sse import OPENAI, Dialect, EventStream, comment_frame
 from edgecloud.metrics import Metrics
-from edgecloud.types import Done, Event, Finish, Receipt, Start
+from edgecloud.types import Done, Event, Finish, Notice, Receipt, Start
+from edgecloud.wire.common import WHO_WROTE
 from edgecloud.wire.errors import openai_error
 
 log = logging.getLogger("edgecloud.http")
@@ -91,6 +92,7 @@ class _Running:
         self.unfinished = number
         self.cached_tokens = 0
         self.receipts: list[Receipt] = []
+        self.notices: list[Notice] = []
         self._call = call
         self._meters = [metrics.generation() for _ in range(number)]
 
@@ -109,6 +111,8 @@ class _Running:
             for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
                 notes[name] = int(notes.get(name, 0)) + getattr(event.usage, name)
             self._note_times(event)
+        elif isinstance(event, Notice) and event.kind in WHO_WROTE:
+            self.notices.append(event)
 
     def _note_times(self, event: Finish | Done) -> None:
         """Where the time went; of several prompts in one request, as long as the slowest took."""
@@ -149,7 +153,8 @@ class WholeAnswer(Answer):
             async for number, event in running.events:
                 running.see(number, event)
                 add(number, event)
-        headers = start_headers(running.starts) + end_headers(running.receipts, running.cached_tokens)
+        known = end_headers(running.receipts, running.cached_tokens, running.notices)
+        headers = start_headers(running.starts) + known
         await reply(send, 200, json_bytes(self.whole()), headers)
 
 
@@ -188,6 +193,8 @@ class StreamedAnswer(Answer):
                 async for number, event in running.events:
                     running.see(number, event)
                     frames = b"".join(map(frame, encode(number, event)))
+                    if isinstance(event, Notice) and event.kind in WHO_WROTE:
+                        frames += comment_frame(f"edgecloud {notice_line(event)}")
                     if not running.unfinished:
                         last += frames
                     elif frames:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgecloud.types import CacheInfo, Receipt, Start
+from edgecloud.types import CacheInfo, Notice, Receipt, Start
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -17,6 +17,7 @@ NAMES = (
     b"x-edgecloud-cache",
     b"x-edgecloud-attempts",
     b"x-edgecloud-cost",
+    b"x-edgecloud-notice",
 )
 
 
@@ -32,7 +33,7 @@ def start_headers(starts: Sequence[Start]) -> Headers:
     return [(name, _value(text)) for name, text in told]
 
 
-def end_headers(receipts: Sequence[Receipt], cached_tokens: int) -> Headers:
+def end_headers(receipts: Sequence[Receipt], cached_tokens: int, notices: Sequence[Notice]) -> Headers:
     """What is known when the answer is whole; several prompts of one request are summed up."""
     told = [(b"x-edgecloud-cached-tokens", str(cached_tokens))]
     if receipts:
@@ -41,7 +42,14 @@ def end_headers(receipts: Sequence[Receipt], cached_tokens: int) -> Headers:
             (b"x-edgecloud-attempts", ", ".join(attempts)),
             (b"x-edgecloud-cost", f"{sum(each.cost for each in receipts):.9f} {receipts[0].currency}"),
         ]
+    if notices:
+        told.append((b"x-edgecloud-notice", "; ".join(map(notice_line, notices))))
     return [(name, _value(text)) for name, text in told]
+
+
+def notice_line(notice: Notice) -> str:
+    """What happened on the way, in a line."""
+    return f"{notice.kind}: {notice.text}"
 
 
 def _kept(cache: CacheInfo) -> str:

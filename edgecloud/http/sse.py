@@ -29,6 +29,11 @@ def named_frame(body: Mapping[str, Any]) -> bytes:
     return b"event: " + str(body["type"]).encode() + b"\ndata: " + json_bytes(body) + b"\n\n"
 
 
+def comment_frame(text: str) -> bytes:
+    """A line that clients skip and people read."""
+    return b": " + " ".join(text.split()).encode(errors="replace") + b"\n\n"
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """How a family of clients reads a stream: how a body is framed, what a ping looks like, and what marks

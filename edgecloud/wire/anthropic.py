@@ -16,6 +16,7 @@ from edgecloud.types import (
     Event,
     Finish,
     Message,
+    Notice,
     ReasoningDelta,
     Sampling,
     Start,
@@ -267,6 +268,7 @@ class MessageAssembler:
             "stop_reason": _stop_reason(choice.finish_reason, choice.stop),
             "stop_sequence": choice.stop,
             "usage": usage_body(self._answer.usage),
+            **self._answer.identity.on_the_way(),
         }
 
 
@@ -297,6 +299,8 @@ class MessageEvents:
             case ChoiceDone():
                 self._done = event
                 return self._close()
+            case Notice():
+                self._identity.noticed(event)
             case Finish() | Done():
                 return self._stop(event.usage)
         return []
@@ -349,7 +353,12 @@ class MessageEvents:
             raise RuntimeError("The stream ended before its choice was done.")
         delta = {"stop_reason": _stop_reason(done.reason, done.stop), "stop_sequence": done.stop}
         return [
-            {"type": "message_delta", "delta": delta, "usage": usage_body(usage)},
+            {
+                "type": "message_delta",
+                "delta": delta,
+                "usage": usage_body(usage),
+                **self._identity.on_the_way(),
+            },
             {"type": "message_stop"},
         ]
 

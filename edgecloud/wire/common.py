@@ -13,6 +13,7 @@ from edgecloud.types import (
     Event,
     Finish,
     FinishReason,
+    Notice,
     ReasoningDelta,
     Start,
     TextDelta,
@@ -22,6 +23,9 @@ from edgecloud.types import (
     ToolCallDelta,
     Usage,
 )
+
+WHO_WROTE = ("rerouted", "continued")
+"""Notices that say whose an answer is: clients are told these, others are for whoever runs the server."""
 
 # JSON has no infinities; OpenAI's own floor for an impossible token.
 LEAST_LOGPROB = -9999.0
@@ -97,21 +101,25 @@ class Answer:
                 self.identity.answered_by(event)
             case TextDelta() | ReasoningDelta() | ToolCallDelta() | ChoiceDone():
                 self.choices[event.index].add(event)
+            case Notice():
+                self.identity.noticed(event)
             case Finish() | Done():
                 self.usage = event.usage
-                self.extras = timings_body(event)
+                self.extras = {**timings_body(event), **self.identity.on_the_way()}
 
 
 class Identity:
-    """The `model` and `system_fingerprint` of an answer, known in full once `Start` has come.
+    """The `model` and `system_fingerprint` of an answer, known in full once `Start` has come, and who else
+    had a part in it.
 
     An explicit model name is echoed; `auto` reports who answered.
     """
 
-    __slots__ = ("_echo", "fingerprint", "model")
+    __slots__ = ("_echo", "_notices", "fingerprint", "model")
 
     def __init__(self, model: str) -> None:
         self._echo = model
+        self._notices: list[Notice] = []
         self.model = model
         self.fingerprint = "edgecloud"
 
@@ -119,6 +127,17 @@ class Identity:
         if self._echo == "auto":
             self.model = start.model
         self.fingerprint = "-".join(part for part in ("edgecloud", start.engine, start.variant) if part)
+
+    def noticed(self, notice: Notice) -> None:
+        if notice.kind in WHO_WROTE:
+            self._notices.append(notice)
+
+    def on_the_way(self) -> dict[str, Any]:
+        """The field that says who else had a part in the answer; no field where nobody had."""
+        if not self._notices:
+            return {}
+        notices = [{"kind": notice.kind, "text": notice.text} for notice in self._notices]
+        return {"edgecloud": {"notices": notices}}
 
 
 def suffix(request_id: str) -> str:

@@ -207,7 +207,8 @@ class ChatChunks:
             case ToolCallDelta():
                 return self._choice(event.index, {"tool_calls": [_call_delta(event)]})
             case ChoiceDone():
-                return self._choice(event.index, {}, finish=event.reason)
+                (*begun, last) = self._choice(event.index, {}, finish=event.reason)
+                return [*begun, {**last, **self._identity.on_the_way()}]
             case Start():
                 self._identity.answered_by(event)
                 self._usage = Usage(prompt_tokens=event.prompt_tokens)
@@ -218,6 +219,7 @@ class ChatChunks:
                     return []
                 return [{**self._chunk([], openai_usage(event.usage)), **timings_body(event)}]
             case Notice():
+                self._identity.noticed(event)
                 return []
 
     def _count(self, num_tokens: int) -> None:

@@ -17,6 +17,7 @@ from edgecloud.types import (
     EngineEvent,
     Event,
     Finish,
+    Notice,
     Start,
     TextDelta,
     TokenLogprob,
@@ -148,9 +149,10 @@ class CompletionChunks:
                     logprobs = self._logprobs.setdefault(index, _LegacyLogprobs()).body(event.logprobs)
                 return [self._chunk([_choice_body(index, event.text, logprobs, None)])]
             case ChoiceDone():
-                return [
-                    self._chunk([_choice_body(prompt_no * request.n + event.index, "", None, event.reason)])
-                ]
+                choice = _choice_body(prompt_no * request.n + event.index, "", None, event.reason)
+                return [{**self._chunk([choice]), **self._identity.on_the_way()}]
+            case Notice():
+                self._identity.noticed(event)
             case Start():
                 self._identity.answered_by(event)
                 self._usages[prompt_no] = Usage(prompt_tokens=event.prompt_tokens)

@@ -15,6 +15,7 @@ from edgecloud.types import (
     Done,
     Event,
     Finish,
+    Notice,
     ReasoningDelta,
     Start,
     TextDelta,
@@ -75,6 +76,7 @@ class ResponseEvents:
             "output": [item.body() for item in self._items],
             "usage": None if self._usage is None else _usage_body(self._usage),
             **self._echo,
+            **self._identity.on_the_way(),
         }
 
     def _number(self, event: dict[str, Any]) -> dict[str, Any]:
@@ -105,6 +107,8 @@ class ResponseEvents:
             case ChoiceDone():
                 self._cut = event.reason == "length"
                 return self._close("incomplete" if self._cut else "completed")
+            case Notice():
+                self._identity.noticed(event)
             case Finish() | Done():
                 self._usage = event.usage
                 self._status = "incomplete" if self._cut else "completed"

@@ -22,7 +22,7 @@ from edgecloud.types import (
 )
 
 from .upstream_errors import deadline_error, is_deadline, quote
-from .upstream_values import count, mapping, read_timings, read_usage, sequence, string
+from .upstream_values import count, mapping, read_notices, read_timings, read_usage, sequence, string
 
 _LENGTH = ("length", "max_tokens", "max_output_tokens")
 _FAILED = ("error", "abort", "cancelled")
@@ -51,7 +51,7 @@ class StreamDecoder(ABC):
             raise UpstreamError(f"The upstream failed while answering: {quote(chunk)}")
         self._usage = read_usage(chunk.get("usage")) or self._usage
         self._timings = read_timings(chunk.get("timings")) or self._timings
-        events: list[EngineEvent] = []
+        events: list[EngineEvent] = [*read_notices(chunk.get("edgecloud"))]
         for entry in sequence(chunk.get("choices"), "choices"):
             choice = mapping(entry, "choice")
             index = count(choice.get("index"), "index")

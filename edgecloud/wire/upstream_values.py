@@ -10,17 +10,33 @@ import math
 from typing import Any
 
 from edgecloud.errors import UpstreamError
-from edgecloud.types import Timings, TokenLogprob, ToolCallDelta, TopLogprob, Usage, new_id
+from edgecloud.types import Notice, Timings, TokenLogprob, ToolCallDelta, TopLogprob, Usage, new_id
 
-from .common import compact
+from .common import WHO_WROTE, compact
 
 # More than any context there is, and it fits every database.
 MOST_TOKENS = 10**9
 
 
+def read_notices(value: Any) -> list[Notice]:
+    """Who else had a part in the answer, as a server of ours says; whatever anybody else has there is not
+    ours.
+    """
+    match value:
+        case {"notices": [*notices]}:
+            return [
+                Notice(kind, text)
+                for notice in notices
+                if isinstance(notice, dict)
+                and (kind := notice.get("kind")) in WHO_WROTE
+                and isinstance(text := notice.get("text"), str)
+            ]
+    return []
+
+
 def read_usage(value: Any) -> Usage | None:
-    """Tokens as the upstream counts them; None where it does not say, or says what makes no sense: by then the
-    answer is there, and nobody is to lose it for that. What was seen of it is counted instead.
+    """Tokens as the upstream counts them; None where it does not say, or says what makes no sense: by then
+    the answer is there, and nobody is to lose it for that. What was seen of it is counted instead.
     """
     if not value:
         return None
