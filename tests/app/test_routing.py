@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import time
 from itertools import islice
@@ -246,6 +247,28 @@ async def test_without_pools_no_router_is_loaded(tmp_path: Path) -> None:
     assert (text, receipt.reason, house.gateway._routing) == ("local", "the default model", None)
     ledger = await house.close()
     assert ledger.receipt(receipt.id)["outcome"] == "ok"
+
+
+async def test_a_paid_pool_is_asked_whether_it_continues_a_message_unless_that_stays_here(
+    tmp_path: Path,
+) -> None:
+    begun = ChatRequest(
+        messages=(Message("user", "hi"), Message("assistant", "Oh")), continue_final=True, model="big"
+    )
+    able, unable = FakeEngine(name="big", local=False), FakeEngine(name="other", local=False)
+    unable.continues = False
+    house = House(tmp_path, pool(engine=able, price_out=1.0), pool("other", unable, price_out=1.0))
+    for staying in (dataclasses.replace(begun, private=True), dataclasses.replace(begun, offline=True)):
+        with pytest.raises(EdgeCloudError):
+            await house.ask(staying)
+    assert not (await house.gateway.routing.engines.all())["big"].capabilities.continue_final
+    with pytest.raises(BadRequest, match="other can't continue a message"):
+        await house.ask(dataclasses.replace(begun, model="other"))
+
+    text, _ = await house.answer(begun)
+
+    assert (text, able.requests[0].continue_final) == ("Hello, world!", True)
+    await house.close()
 
 
 async def test_pools_serve_without_any_model_here(tmp_path: Path) -> None:
