@@ -144,7 +144,7 @@ async def test_a_chat_comes_back_from_its_file(tmp_path: Path, suffix: str) -> N
         before = [(node.role, node.message.content) for node in user.session.conversation.path]
 
         await user.do(f"/export {path}")
-        assert any("cannot be written" in toast for toast in user.toasts())
+        assert any("is there already" in toast for toast in user.toasts())
         await user.do(f"/import {path}")
 
         assert [(node.role, node.message.content) for node in user.session.conversation.path] == before
