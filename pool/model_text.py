@@ -59,7 +59,7 @@ class ModelText:
             raise BadRequest(
                 "A pool follows JSON schemas and no GBNF grammars: send response_format, or ask a model "
                 "on your own machine.",
-                param="grammar",
+                param=constraint.param,
             )
         return self._schemas.compile(constraint)
 

@@ -134,6 +134,16 @@ def test_what_can_never_be_served_has_its_status_and_the_next_is_answered(
     assert good.status_code == 200
 
 
+@pytest.mark.parametrize("param", ["grammar", "ebnf", "guided_grammar"])
+def test_a_grammar_is_refused_by_the_name_it_was_sent_under(param: str) -> None:
+    engine, _ = make_pool()
+    with live_pool(engine) as live, client(live.url) as http:
+        refused = http.post("/v1/completions", json=completion() | {param: 'root ::= "x"'})
+
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == param
+
+
 def test_without_the_key_nothing_but_liveness_is_told() -> None:
     engine, _ = make_pool()
     with live_pool(engine, api_keys=[KEY]) as live, client(live.url) as http:
