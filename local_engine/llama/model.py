@@ -164,22 +164,6 @@ class Model:
         text: bytes | None = lib.llama_vocab_get_text(self._vocab, token_id)
         return (text or b"").decode(errors="replace")
 
-    def chat_template(self, name: str | None = None) -> str:
-        """The chat template in the file, or '' if it has none."""
-        text: bytes | None = lib.llama_model_chat_template(self._model, name.encode() if name else None)
-        return text.decode(errors="replace") if text else ""
-
-    def metadata(self, key: str) -> str | None:
-        """One metadata value as text."""
-        buffer = ctypes.create_string_buffer(4096)
-        size = lib.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
-        return buffer.value.decode(errors="replace") if size >= 0 else None
-
-    def description(self) -> str:
-        buffer = ctypes.create_string_buffer(256)
-        lib.llama_model_desc(self._model, buffer, len(buffer))
-        return buffer.value.decode(errors="replace")
-
     def fingerprint(self) -> str:
         """Names the file's content; changes when it does."""
         return gguf.fingerprint(self.path)
