@@ -74,8 +74,8 @@ async def retract(
     """Give an answer no more that a person does not want, be it a kept one or one that was kept since.
 
     One that was asked for again is gone already, but for that of a similar question. Whether it was a kept
-    answer of this question, of another, or none. Raises `BadRequest`
-    for a verdict that there is not, whatever the answer, and `StorageError`.
+    answer of this question, of another, or none. Raises `BadRequest` for a verdict that there is not,
+    whatever the answer, and `StorageError`.
     """
     if verdict != "none":
         check_verdict(verdict)

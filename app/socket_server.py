@@ -3,8 +3,8 @@
     -> {"version": "0.1.0", "op": "chat", "args": {...}, "settings": {"salt": ..., "hashes": {...}}}
     <- {"value": ...} per event or result, then {"end": true}; or {"error": ...}
 
-A client that hangs up cancels its call. Another version, and who has
-other settings, is told so and runs in its own process.
+A client that hangs up cancels its call. Another version, and who has other settings, is told so and runs in
+its own process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every error a user can cause or meet: its HTTP status, OpenAI type and code, exit code, and one sentence.
 
-The sentence says what happened and how to mend it; it never holds a path of ours, a key or the user's text.
+The sentence says what happened and how to mend it; it never holds a key or the user's text.
 A bug of ours is any other exception; the doors turn it into `InternalError` and log it.
 """
 
@@ -194,7 +194,7 @@ class Unavailable(EdgeCloudError):
 
 
 class UpstreamError(EdgeCloudError):
-    """A pool or other upstream failed. `kind` tells the router whose fault it is."""
+    """A pool or other upstream failed. `upstream_status` tells the router whose fault it is."""
 
     status = 502
     type = "upstream_error"

@@ -84,9 +84,7 @@ def opened(path: Path) -> Iterator[mmap.mmap]:
 
 
 class Header:
-    """`metadata`, `tensors` and `data_start` of one file. Without `arrays` long ones are an
-    `Array`.
-    """
+    """`metadata`, `tensors` and `data_start` of one file. Without `arrays` long ones are an `Array`."""
 
     def __init__(self, path: Path, data: mmap.mmap, *, arrays: bool) -> None:
         self.path = path

@@ -209,9 +209,8 @@ def _check_growth(name: str, text: str, args: Sequence[Any]) -> None:
 
 def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The filter with its arguments checked and its result paid for."""
-    num_hidden = (
-        1 if hasattr(function, "jinja_pass_arg") else 0
-    )  # the environment or context that comes first
+    # The environment or the context comes first where it asks for one.
+    num_hidden = 1 if hasattr(function, "jinja_pass_arg") else 0
     most = _MAX_WIDTH if name in ("indent", "center", "tojson") else _MAX_COUNT
 
     @functools.wraps(function)

@@ -227,9 +227,8 @@ class ToolCallParser:
         self._opener = StopMatcher((markup.open,))
         self._read: Callable[[str, list[Piece]], str] = self._read_text
         self._call: _CallReader | None = None
-        self._opened_by = (
-            ""  # what stood before the object that is read or awaited: given back if it is no call
-        )
+        self._opened_by = ""
+        """What stood before the object that is read or awaited: given back if it is no call."""
         self._held = ""
         self._num_calls = 0
         self._begun = False  # text came since the start or since the last call

@@ -11,9 +11,8 @@ class PrefillPacer:
     """Learns what a token costs and turns a target step time into a number of prompt tokens.
 
     `step_s` is the target in seconds while other sequences decode; whole tiles come before it, so a step may
-    take a third longer. Alone, a step may take `SOLO` times as
-    long: still short enough for a cancellation or a newcomer to be seen, and long enough for the kernels'
-    full speed.
+    take a third longer. Alone, a step may take `SOLO` times as long: still short enough for a cancellation
+    or a newcomer to be seen, and long enough for the kernels' full speed.
     """
 
     SOLO = 4.0

@@ -18,8 +18,8 @@ from ..gateway import Gateway
 
 class RoutingRoutes:
     """`/route/explain` for a request of the past (GET, by id) or one that is not sent (POST, a chat body);
-    `/route/feedback` for what a person thought of an answer;
-    `/health/router` for the engines. A key sees its own requests only; nobody sees a text.
+    `/route/feedback` for what a person thought of an answer; `/health/router` for the engines. A key sees its
+    own requests only; nobody sees a text.
     """
 
     def __init__(self, door: Door, gateway: Gateway) -> None:

@@ -191,8 +191,7 @@ def test_anthropic_sees_a_failure_in_its_stream(serve: Serve) -> None:
         stream.until_done()
 
 
-# ---------------------------------------------------------------------------------------- strict types,
-# strict SSE
+# ----------------------------------------------------------------------------------- strict types, strict SSE
 
 
 def strictly(kind: type[BaseModel], body: Any) -> None:

@@ -37,12 +37,10 @@ class FakeEngine:
     """Implements `edgecloud.engine.Engine`.
 
     `script` is the answer as the bytes of its tokens, or a function that makes it of the request. `load`,
-    `prefill` and `decode`
-    are seconds spent before `Start`'s work begins, before the first token and before each further one;
-    `hang_at` never goes
-    beyond that token (0: never out of the prefill), `fail_at` raises `error` there. `parallel` sequences run
-    at once, `queue_limit` may
-    wait. A token of the fake vocabulary is a byte; prompt tokens are counted in words.
+    `prefill` and `decode` are seconds spent before `Start`'s work begins, before the first token and before
+    each further one; `hang_at` never goes beyond that token (0: never out of the prefill), `fail_at` raises
+    `error` there. `parallel` sequences run at once, `queue_limit` may wait. A token of the fake vocabulary is
+    a byte; prompt tokens are counted in words.
     """
 
     def __init__(

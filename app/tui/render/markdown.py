@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 from textual.content import Content
 
-from .lines import EMPTY, Layable, Line, Rule, plain_lines
+from .lines import EMPTY, Layable, Line, Row, Rule, plain_lines
 from .table import Align, Table
 
 
@@ -132,7 +132,7 @@ class _Indented:
     def __init__(self, item: Layable, first: Content, rest: Content) -> None:
         self.item, self.first, self.rest = item, first, rest
 
-    def layout(self, width: int) -> tuple:  # type: ignore[type-arg]
+    def layout(self, width: int) -> tuple[list[Row], list[str]]:
         rows, texts = self.item.layout(max(1, width - self.first.cell_length))
         return [
             row._replace(prefix=(self.rest if number else self.first) + row.prefix)

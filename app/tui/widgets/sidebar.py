@@ -76,11 +76,11 @@ class Sidebar(Vertical):
     def __init__(self) -> None:
         super().__init__()
         self._found_for: str | None = None
+        """The words whose hits are listed; None while those of others are, or all chats."""
         self._opens_for: str | None = None
         """The words at whose first hit Enter was pressed before it was there."""
         self._is_left = False
         """Whether somebody was elsewhere since the words were typed: other letters are another search."""
-        """The words whose hits are listed; None while those of others are, or all chats."""
 
     def compose(self) -> ComposeResult:
         yield Input(placeholder="search all chats", id="search", compact=True, select_on_focus=False)

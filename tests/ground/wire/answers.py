@@ -105,8 +105,8 @@ def mutate(body: dict[str, Any], seed: int, value: Any) -> dict[str, Any]:
 
 
 def check_made_or_refused(parse: Callable[[Any], Iterable[ChatRequest]], body: Any) -> None:
-    """Parse a body: what comes of it are requests that another process reads as the
-    same, or a short refusal.
+    """Parse a body: what comes of it are requests that another process reads as the same, or a short
+    refusal.
     """
     try:
         requests = list(parse(body))
