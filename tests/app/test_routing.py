@@ -258,9 +258,10 @@ async def test_a_paid_pool_is_asked_whether_it_continues_a_message_unless_that_s
     able, unable = FakeEngine(name="big", local=False), FakeEngine(name="other", local=False)
     unable.continues = False
     house = House(tmp_path, pool(engine=able, price_out=1.0), pool("other", unable, price_out=1.0))
-    for staying in (dataclasses.replace(begun, private=True), dataclasses.replace(begun, offline=True)):
+    secret = (Message("user", "a secret"), begun.messages[1])
+    for staying in ({"private": True, "messages": secret}, {"offline": True}):
         with pytest.raises(EdgeCloudError):
-            await house.ask(staying)
+            await house.ask(dataclasses.replace(begun, **staying))
     assert not (await house.gateway.routing.engines.all())["big"].capabilities.continue_final
     with pytest.raises(BadRequest, match="other can't continue a message"):
         await house.ask(dataclasses.replace(begun, model="other"))
