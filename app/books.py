@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Work = Callable[["Ledger"], Any]
 
-LINGER_S = 0.02
+LINGER_S = 0.1
 """How long a line that says of no money may wait for others, to be written with them in one transaction."""
 HEARTBEAT_S = 5.0
 CLOSE_WAIT_S = 30.0

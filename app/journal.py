@@ -46,8 +46,10 @@ BEGIN_S = 1.0
 MOST_LATE = 256
 """Prompts that are kept in memory while it does."""
 FLUSH_S = 0.25
-LINGER_S = 0.02
-"""How long an end that nobody waits for may wait for others."""
+LINGER_S = 0.1
+"""How long an end that nobody waits for may wait for others: writing one takes the interpreter from those who
+are being answered.
+"""
 HEARTBEAT_S = 5.0
 TIDY_S = 3600.0
 CLOSE_WAIT_S = 30.0

@@ -22,7 +22,7 @@ from edgecloud.http.protocol import Protocol
 # Clients pool connections; ours must outlive theirs, or they meet a reset.
 KEEP_ALIVE_S = 130
 BACKLOG = 2048
-SWITCH_S = 0.0005
+SWITCH_S = 0.0001
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
@@ -136,7 +136,8 @@ class Server(uvicorn.Server):
         # What is there now stays: a collection that walks through all of it again costs every stream a pause.
         gc.collect()
         gc.freeze()
-        # A thread that keeps the books lets go of the interpreter sooner: a stream waits for it.
+        # A thread that keeps the books lets go of the interpreter sooner: a stream waits for it. And so does
+        # the loop: the embedder waits for that before a pass and after it.
         sys.setswitchinterval(SWITCH_S)
         self._ready()
 
