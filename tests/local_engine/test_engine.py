@@ -389,7 +389,7 @@ async def refused(engine: LocalEngine, request: ChatRequest) -> EdgeCloudError:
 async def test_a_prompt_beyond_the_context_says_both_numbers(engine: LocalEngine) -> None:
     error = await refused(engine, complete("word " * 5000))
     assert isinstance(error, ContextLengthExceeded)
-    assert error.extra == {"n_prompt_tokens": 5001, "n_ctx": 2048} or error.extra["n_ctx"] == 2048
+    assert error.extra == {"n_prompt_tokens": 5001, "n_ctx": 2048}
 
 
 TOOL = Tool("look_up", parameters={"type": "object", "properties": {}})
