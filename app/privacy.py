@@ -38,7 +38,8 @@ class PrivacyDesk:
         begins = request.chat_id is None and not any(each.role == "assistant" for each in request.messages)
         known = PUBLIC if begins else await self._earlier(session)
         # The chat's own switch is in every request; what was found in it is not undone by that.
-        earlier = _without_wishes(known or PUBLIC) if request.door == "chat" else known or PUBLIC
+        has_switch = request.door == "chat" or (request.door == "ask" and request.chat_id is not None)
+        earlier = _without_wishes(known or PUBLIC) if has_switch else known or PUBLIC
         privacy = judge(request, self._settings.privacy, paths=request.files, earlier=earlier)
         if known is None and not privacy.local_only:
             # For this turn only: the next one looks again.

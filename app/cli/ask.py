@@ -143,7 +143,8 @@ def ask(
         text = gather_prompt(prompt, files, quiet=quiet, optional=continues)
         messages, chat_id, parent_id = [Message("user", text)], None, None
         if continues:
-            messages, chat_id, parent_id = _continued(state, settings, text, quiet=quiet)
+            messages, chat_id, parent_id, is_pinned = _continued(state, settings, text, quiet=quiet)
+            private |= is_pinned
         if system is not None:
             messages = [Message("system", system), *(m for m in messages if m.role != "system")]
         request = ChatRequest(
@@ -189,22 +190,23 @@ def _printer(*, as_json: bool, stream: bool | None, quiet: bool) -> Printer:
 
 def _continued(
     state: State, settings: Settings, text: str, *, quiet: bool
-) -> tuple[list[Message], str, str | None]:
+) -> tuple[list[Message], str, str | None, bool]:
     """The last chat with one more question, its id, and its first message's: whether that is still there is
-    looked at when the question is written. Without one, its last question if that is open.
+    looked at when the question is written. Without one, its last question if that is open. Last, whether the
+    chat is pinned to this machine.
     """
     from .shell import note
 
-    chat_id, first_id, earlier = _last_chat(state, settings)
+    chat_id, first_id, earlier, is_pinned = _last_chat(state, settings)
     is_open = bool(earlier) and earlier[-1].role == "user"
     if text and is_open:
         note("edgecloud: the question before this one has no answer; both are asked.", quiet=quiet)
     if not text and not is_open:
         raise BadRequest("There is no prompt, and the last question was answered: say what comes next.")
-    return [*earlier, *([Message("user", text)] if text else ())], chat_id, first_id
+    return [*earlier, *([Message("user", text)] if text else ())], chat_id, first_id, is_pinned
 
 
-def _last_chat(state: State, settings: Settings) -> tuple[str, str | None, tuple[Message, ...]]:
+def _last_chat(state: State, settings: Settings) -> tuple[str, str | None, tuple[Message, ...], bool]:
     if not settings.history.enabled:
         raise BadRequest("There is no chat to continue: history is off (`history.enabled`).")
     history = state.history()
@@ -212,8 +214,8 @@ def _last_chat(state: State, settings: Settings) -> tuple[str, str | None, tuple
         chat_id = history.last_chat()
         if chat_id is None:
             raise NotFound("There is no chat to continue yet.")
-        first = next(iter(history.show(chat_id).path), None)
-        return chat_id, first, history.messages(chat_id)
+        chat = history.show(chat_id)
+        return chat_id, next(iter(chat.path), None), history.messages(chat_id), chat.private
     finally:
         history.close()
 

@@ -18,6 +18,7 @@ from edgecloud.settings import Settings
 
 from ..chat_files import default_name, export_chat
 from ..logs import redirect_native_output
+from ..pins import unpinned
 from .foresight import Foresight
 from .lasting import Lasting
 from .naming import check_model
@@ -217,7 +218,9 @@ class PlainChat:
             case "private":
                 await session.set_preferences(replace(chosen, private=not chosen.private))
                 self._note(
-                    "private: nothing leaves this machine" if not chosen.private else "no longer private"
+                    await asyncio.to_thread(unpinned, session.chat_id)
+                    if chosen.private
+                    else "private: nothing leaves this machine"
                 )
             case "regenerate" | "continue" if head is not None and head.role == "assistant":
                 _ = session.regenerate(head) if name == "regenerate" else session.continue_(head)

@@ -301,6 +301,22 @@ def test_the_last_chat_is_continued(ask: Ask, home: Path) -> None:
     ]
 
 
+def test_a_chat_that_is_continued_is_private_as_its_switch_stands_now(ask: Ask, home: Path) -> None:
+    history = History(home / "edgecloud.db")
+    turn = history.begin(ChatRequest((Message("user", "hi"),), door="chat", private=True))
+    history.append(turn, 0, "hello")
+    history.finish(turn, None, {0: "stop"}, {}, "complete")
+    gate = answering("ok")
+
+    ask(gate, "-c", "and?")
+    history.set_notes(turn.chat_id, {})
+    ask(gate, "-c", "and?")
+    history.set_notes(turn.chat_id, {"private": True})
+    ask(gate, "-c", "and?")
+
+    assert [request.private for request in gate.requests] == [True, False, True]
+
+
 def last_question(home: Path, answer: str, status: Any) -> str:
     """A chat whose last question ended like this; its id."""
     history = History(home / "edgecloud.db")

@@ -60,6 +60,17 @@ async def test_a_chat_with_a_switch_can_take_its_own_wish_back_and_nothing_else(
     assert await is_bound(desk, ask("forget it", **chat))
 
 
+async def test_asking_on_in_a_chat_goes_by_its_switch_too_and_by_what_was_found_in_it(
+    desk: PrivacyDesk,
+) -> None:
+    chat: dict[str, Any] = {"chat_id": "chat-1"}
+    assert await is_bound(desk, ask("hi", door="chat", private=True, **chat))
+    assert not await is_bound(desk, ask("hi", "hello", "and?", door="ask", **chat))
+    assert await is_bound(desk, ask("hi", "hello", "and?", door="ask", private=True, **chat))
+    assert await is_bound(desk, ask("my card is 4539 1488 0343 6467", door="ask", **chat))
+    assert await is_bound(desk, ask("forget it", door="ask", **chat))
+
+
 async def test_another_process_knows_of_a_wish_that_was_taken_back(tmp_path: Path) -> None:
     first = desk_over(tmp_path)
     await first.look_at(ask("hi", chat_id="chat-1", door="chat", private=True))
