@@ -1,15 +1,23 @@
 """Do two answers say the same? How the caches learn from what is computed anyway, without a judge.
 
 Two samples of one model differ in wording even for one prompt, so only the clear cases are decided, and the
-doubtful ones teach nothing.
+doubtful ones teach nothing. What is compared of an answer, its gist, is kept beside it: a lookup compares
+eight answers, and reading them whole would take longer than finding them.
 """
 
 from __future__ import annotations
 
-from .reading import Reading, read
+import hashlib
+import json
+from typing import NamedTuple
+
+from .reading import read
 
 SHORT = 12
 """An answer of so few words is a value; longer ones are prose around it."""
+
+READ_CHARACTERS = 2000
+"""So much of an answer is read for its gist: what it says, it says by then."""
 
 _MUCH, _LITTLE = 0.5, 0.2
 _NEAR, _FAR = 0.88, 0.55
@@ -17,22 +25,64 @@ _YES = frozenset(["yes", "yeah", "yep", "correct", "true"])
 _NO = frozenset(["no", "nope", "incorrect", "false"])
 
 
+class Gist(NamedTuple):
+    """What of an answer is compared: a digest of its words in order, how many they are and how many of them
+    negate, whether it begins with yes (1) or no (-1), its numbers, its content words.
+    """
+
+    digest: str
+    num_words: int
+    negations: int
+    polarity: int
+    numbers: frozenset[str]
+    content: frozenset[str]
+
+    def pack(self) -> str:
+        """As one line of JSON."""
+        return json.dumps([*self[:4], sorted(self.numbers), sorted(self.content)], ensure_ascii=False)
+
+    @classmethod
+    def unpack(cls, line: str) -> Gist:
+        """What `pack` made."""
+        *plain, numbers, content = json.loads(line)
+        return cls(*plain, frozenset(numbers), frozenset(content))
+
+
+def gist_of(text: str) -> Gist:
+    """The gist of an answer."""
+    reading = read(text[:READ_CHARACTERS])
+    words = hashlib.sha256(repr((reading.tokens, reading.numbers, text[READ_CHARACTERS:])).encode())
+    first = reading.tokens[0] if reading.tokens else ""
+    return Gist(
+        words.hexdigest()[:16],
+        len(reading.tokens),
+        reading.negations,
+        (first in _YES) - (first in _NO),
+        frozenset(reading.numbers),
+        frozenset(reading.content),
+    )
+
+
 def agree(one: str, other: str, cosine: float | None = None) -> bool | None:
     """Whether the answers are the same; None where that can't be told.
 
     `cosine` is that of the answers' own vectors, where somebody has embedded them.
     """
-    a, b = read(one), read(other)
-    if a.tokens == b.tokens and a.numbers == b.numbers:
+    return agree_by(gist_of(one), gist_of(other), cosine)
+
+
+def agree_by(a: Gist, b: Gist, cosine: float | None = None) -> bool | None:
+    """Whether the answers with these gists are the same, as `agree` has it."""
+    if a.digest == b.digest:
         return True
-    if _polarity(a) * _polarity(b) < 0:
+    if a.polarity * b.polarity < 0:
         return False
-    if a.numbers and b.numbers and set(a.numbers).isdisjoint(b.numbers):
+    if a.numbers and b.numbers and a.numbers.isdisjoint(b.numbers):
         return False
-    is_short = len(a.tokens) <= SHORT and len(b.tokens) <= SHORT
+    is_short = a.num_words <= SHORT and b.num_words <= SHORT
     if is_short and a.numbers != b.numbers:
         return False
-    overlap = _overlap(a, b)
+    overlap = _overlap(a.content, b.content)
     if is_short:
         return overlap >= _MUCH and a.negations % 2 == b.negations % 2
     if cosine is not None and (cosine >= _NEAR or cosine <= _FAR):
@@ -42,13 +92,7 @@ def agree(one: str, other: str, cosine: float | None = None) -> bool | None:
     return False if overlap <= _LITTLE else None
 
 
-def _polarity(reading: Reading) -> int:
-    first = reading.tokens[0] if reading.tokens else ""
-    return (first in _YES) - (first in _NO)
-
-
-def _overlap(a: Reading, b: Reading) -> float:
+def _overlap(left: frozenset[str], right: frozenset[str]) -> float:
     """The share of the shorter answer's content words that the other has too."""
-    left, right = set(a.content), set(b.content)
     smaller = min(len(left), len(right))
     return len(left & right) / smaller if smaller else 0.0

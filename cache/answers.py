@@ -18,7 +18,7 @@ from edgecloud.storage import open_or_rebuild, storage_errors, transaction, trun
 from edgecloud.types import CacheInfo
 
 from . import experience, store
-from .agreement import agree
+from .agreement import Gist, agree
 from .control import AUDIT_RATE, Policy
 from .experience import Domain
 from .index import encode
@@ -44,6 +44,7 @@ from .same import Judgement, SameAnswer, may_serve, shipped
 from .spaces import Spaces, count_other, space_of
 from .store import Candidate, Row
 from .tables import MIGRATIONS
+from .voices import Voice, balance
 
 FEW = 500
 """So many kept prompts are read word by word before a vector is made: some milliseconds."""
@@ -358,11 +359,17 @@ class AnswerCache:
             connection, numbers, embedded.vector, key, answerers, now, NUM_CANDIDATES
         )
         asked = read(key.text)
+        voices = [_voice(candidate) for candidate in candidates]
         best = None
-        for candidate in candidates:
+        for place, candidate in enumerate(candidates):
             row = candidate.row
             judged = self._model.judge(
-                asked, read(row.prompt), candidate.cosine, confirmed=row.confirmed, denied=row.denied
+                asked,
+                read(row.prompt),
+                candidate.cosine,
+                balance=balance(voices, place),
+                confirmed=row.confirmed,
+                denied=row.denied,
             )
             if judged.veto:
                 continue
@@ -415,6 +422,11 @@ class AnswerCache:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with self._reading() as connection, transaction(connection):
             yield connection
+
+
+def _voice(candidate: Candidate) -> Voice:
+    row = candidate.row
+    return Voice(candidate.cosine, row.answerer, Gist.unpack(row.gist) if row.gist is not None else None)
 
 
 def _age(row: Row, now: float) -> float:

@@ -1,8 +1,9 @@
 """P(same answer): how likely one prompt's answer serves another, from a vector and a few facts of words.
 
 A logistic model of three features, fitted by `bench/same_answer.py` to pairs of the public sets that NOTICE
-names; its weights are in `data/same_answer.npz`. It speaks of pairs that no veto forbids, and only of the
-embedder that it was fitted to: for others it is a starting point that knows nothing (`knows`).
+names, and of what the candidate's neighbours say; its weights are in `data/same_answer.npz`. It speaks of
+pairs that no veto forbids, and only of the embedder that it was fitted to: for others it is a starting point
+that knows nothing (`knows`).
 """
 
 from __future__ import annotations
@@ -37,23 +38,33 @@ class Judgement(NamedTuple):
 
 
 class SameAnswer:
-    """The shipped model. Weights are per feature in the order of `features`, then the constant."""
+    """The shipped model. Weights are per feature in the order of `features`, then the constant; `voice` is
+    what the `balance` of a candidate's neighbours is worth.
+    """
 
-    def __init__(self, weights: NDArray[np.float64], fingerprint: str) -> None:
+    def __init__(self, weights: NDArray[np.float64], fingerprint: str, voice: float = 0.0) -> None:
         self.weights = tuple(float(weight) for weight in weights)
         self.fingerprint = fingerprint
+        self.voice = voice
 
     def knows(self, fingerprint: str) -> bool:
         """Whether the model was fitted to this embedder's cosines."""
         return fingerprint == self.fingerprint
 
     def judge(
-        self, a: Reading, b: Reading, cosine: float, *, confirmed: int = 0, denied: int = 0
+        self,
+        a: Reading,
+        b: Reading,
+        cosine: float,
+        *,
+        balance: float = 0.0,
+        confirmed: int = 0,
+        denied: int = 0,
     ) -> Judgement:
         """Whether the answer to `b` may serve `a`, and how likely it is the same.
 
-        `confirmed` and `denied` count how often the entry's answer was compared with a fresh one, and found
-        the same or not.
+        `balance` is what the neighbours' answers say of it (see `voices.py`). `confirmed` and `denied` count
+        how often the entry's answer was compared with a fresh one, and found the same or not.
         """
         record = _CONFIRMED * math.log1p(confirmed) - _DENIED * denied
         if is_same(a, b):
@@ -64,9 +75,11 @@ class SameAnswer:
             forbidden = veto(a, b, difference)
         if forbidden:
             return Judgement(forbidden, "", -math.inf)
-        return Judgement(
-            "", suspicion(a, b, difference), self.logit(features(a, b, difference, cosine)) + record
-        )
+        doubt = suspicion(a, b, difference)
+        # What a word more or another word changes, neighbours can't tell: they may all have the old one.
+        heard = min(balance, 0.0) if doubt else balance
+        logit = self.logit(features(a, b, difference, cosine)) + self.voice * heard + record
+        return Judgement("", doubt, logit)
 
     def logit(self, values: tuple[float, ...]) -> float:
         """The log odds that two prompts have the same answer."""
@@ -105,4 +118,4 @@ def shipped() -> SameAnswer:
     """The model that comes with the package."""
     with resources.files(__package__).joinpath("data", "same_answer.npz").open("rb") as file:
         data = np.load(file, allow_pickle=False)
-        return SameAnswer(data["weights"], str(data["fingerprint"]))
+        return SameAnswer(data["weights"], str(data["fingerprint"]), float(data["voice"]))

@@ -16,6 +16,7 @@ import numpy as np
 from edgecloud.storage import marks
 from edgecloud.types import Done, EngineEvent, new_id
 
+from .agreement import gist_of
 from .index import encode
 from .records import Answer, Embedded, Entry, Key, Vector, text_of
 from .replay import pack, unpack
@@ -47,9 +48,11 @@ class Row(NamedTuple):
     cost: float
     confirmed: int
     denied: int
+    answerer: str
+    gist: str | None
 
 
-_ROW = "number, id, prompt, answer, created, seconds, cost, confirmed, denied"
+_ROW = "number, id, prompt, answer, created, seconds, cost, confirmed, denied, answerer, gist"
 
 
 class Candidate(NamedTuple):
@@ -153,7 +156,8 @@ def keep(
     Here and below, whatever writes does so inside the caller's transaction.
     """
     packed = pack(answer.events)
-    size = len(packed) + len(key.text.encode("utf-8", "replace")) + ENTRY_OVERHEAD
+    gist = gist_of(text_of(answer.events)).pack()
+    size = len(packed) + len((key.text + gist).encode("utf-8", "replace")) + ENTRY_OVERHEAD
     size += embedded.vector.nbytes + embedded.vector.size // 8 if embedded is not None else 0
     entry_id = new_id("ans")
     usage = next(event.usage for event in answer.events if isinstance(event, Done))
@@ -161,12 +165,12 @@ def keep(
     (number,) = connection.execute(
         """INSERT INTO answers (id, scope, exact, partition, wording, answerer, prompt, answer,
                                 completion_tokens,
-                                created, expires, seconds, cost, bytes, used, request_id, in_pieces)
-           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number""",
+                                created, expires, seconds, cost, bytes, used, request_id, in_pieces, gist)
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number""",
         (
             entry_id, key.scope, key.exact, key.partition, key.wording, answer.answerer, key.text, packed,
             usage.completion_tokens, now, now + key.lifetime_s, answer.seconds, answer.cost, size, now,
-            answer.request_id, key.streamed,
+            answer.request_id, key.streamed, gist,
         ),
     ).fetchone()  # fmt: skip
     if space is not None and embedded is not None:

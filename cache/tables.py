@@ -61,4 +61,15 @@ def know_pieces(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE answers ADD COLUMN in_pieces INTEGER NOT NULL DEFAULT 1")
 
 
-MIGRATIONS: Sequence[Migration] = (create_answers, know_requests, know_deleted_chats, know_pieces)
+def know_gists(connection: sqlite3.Connection) -> None:
+    # What was kept before has none, and no voice in what its neighbours are worth.
+    connection.execute("ALTER TABLE answers ADD COLUMN gist TEXT")
+
+
+MIGRATIONS: Sequence[Migration] = (
+    create_answers,
+    know_requests,
+    know_deleted_chats,
+    know_pieces,
+    know_gists,
+)
