@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
+from edgecloud.app.tui.web.server import ChatServer
+from tests.app.shell import environment
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +19,14 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGECLOUD_RUNTIME", str(tmp_path / "run"))
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.delenv("TMUX", raising=False)
+
+
+@pytest.fixture
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatServer]:
+    """The chat for browsers, over a scripted engine."""
+    for name, value in environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    served = ChatServer([sys.executable, "-m", "tests.support.chat_process", "chat"])
+    await served.start()
+    yield served
+    await served.aclose()

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import shutil
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import aiohttp
 import pytest
 
 from edgecloud.app.tui.web.server import ChatServer
-from tests.app.shell import environment
 
 from .chatting import until
 
@@ -59,16 +57,6 @@ class Tab:
 
     async def picture(self) -> bytes:
         return base64.b64decode((await self.call("Page.captureScreenshot"))["data"])
-
-
-@pytest.fixture
-async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatServer]:
-    for name, value in environment(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    served = ChatServer([sys.executable, "-m", "tests.support.chat_process", "chat"])
-    await served.start()
-    yield served
-    await served.aclose()
 
 
 @pytest.fixture

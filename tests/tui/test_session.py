@@ -76,7 +76,6 @@ async def test_stopping_keeps_what_came_and_it_can_go_on(tmp_path: Path) -> None
     assert whole.message.content == "one two three four"
     assert engine.requests[-1].continue_final
     assert session.conversation.place(whole) == (2, 2)
-    await until(lambda: True)
     assert contents(await reopened(session)) == contents(session.conversation)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,19 +15,8 @@ from edgecloud.app.cli.chat import tab_arguments
 from edgecloud.app.tui.state.preferences import Preferences
 from edgecloud.app.tui.web.door import COOKIE, Door
 from edgecloud.app.tui.web.server import ChatServer
-from tests.app.shell import environment
 
 PATIENCE_S = 60
-
-
-@pytest.fixture
-async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatServer]:
-    for name, value in environment(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    served = ChatServer([sys.executable, "-m", "tests.support.chat_process", "chat"])
-    await served.start()
-    yield served
-    await served.aclose()
 
 
 @pytest.fixture
