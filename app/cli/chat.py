@@ -116,7 +116,7 @@ def _web(state: State, preferences: Preferences, chat: str | None, prompt: str, 
     def announce(address: str) -> None:
         click.echo(f"Open {address} in a browser on this machine, once. Ctrl-C ends it.", err=True)
 
-    return run_web(state.settings(), command, port, announce)
+    return run_web(state.settings(), command, port, announce, model=preferences.model, chat=chat)
 
 
 def tab_arguments(

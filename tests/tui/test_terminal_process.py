@@ -298,7 +298,7 @@ def test_a_chat_that_is_not_there_is_one_line_on_an_untouched_screen(tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [(), ("--plain",), ("--inline",)])
+@pytest.mark.parametrize("how", [(), ("--plain",), ("--inline",), ("--web",)])
 def test_a_model_that_is_not_there_is_one_line_too(tmp_path: Path, how: tuple[str, ...]) -> None:
     chat = Terminal(tmp_path, "chat", "-m", "nosuch", *how, "a prompt")
 

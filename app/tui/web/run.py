@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from edgecloud.settings import Settings
 
@@ -12,29 +13,65 @@ from ...client import Unusable, connect
 from ...logs import redirect_native_output
 from ...open import build_gateway
 from ...socket_server import SocketServer
+from ..naming import check_model
+from ..ports import Gateway, open_store, which_chat
 from .server import serve
 
 
-def run_web(settings: Settings, command: Sequence[str], port: int, announce: Callable[[str], None]) -> int:
-    """Serve until a signal; returns the exit code. Raises `ConfigError` if the port is taken."""
+def run_web(
+    settings: Settings,
+    command: Sequence[str],
+    port: int,
+    announce: Callable[[str], None],
+    *,
+    model: str,
+    chat: str | None,
+) -> int:
+    """Serve until a signal; returns the exit code. Raises `ConfigError` if the port is taken, and what is
+    wrong with the `model` or the `chat` that each tab is to open: no browser is needed to find that out.
+    """
     redirect_native_output()
-    return asyncio.run(_run(settings, command, port, announce))
+    return asyncio.run(_run(settings, command, port, announce, model, chat))
 
 
-async def _run(settings: Settings, command: Sequence[str], port: int, announce: Callable[[str], None]) -> int:
-    try:
-        is_alone = await connect(settings) is None
-    except Unusable:
-        is_alone = False  # The socket is that server's: each tab answers in its own process, and says so.
-    if not is_alone:
+async def _run(
+    settings: Settings,
+    command: Sequence[str],
+    port: int,
+    announce: Callable[[str], None],
+    model: str,
+    chat: str | None,
+) -> int:
+    async with _gateway(settings) as gateway:
+        await check_model(gateway, settings, model)
+        store = open_store(settings)
+        try:
+            await which_chat(store, chat)
+        finally:
+            await store.aclose()
         return await serve(command, port, announce)
-    # Each tab is a process: through the private socket they share one model.
+
+
+@contextlib.asynccontextmanager
+async def _gateway(settings: Settings) -> AsyncIterator[Gateway]:
+    """The running server's, or one of our own. Each tab is a process: through the private socket they share
+    one model.
+    """
+    try:
+        client, is_alone = await connect(settings), True
+    except Unusable:
+        client, is_alone = None, False  # The socket is that server's: each tab is on its own, and says so.
+    if client is not None:
+        yield client
+        return
     gateway = build_gateway(settings)
     private = SocketServer(gateway, "edgecloud chat --web", lambda: None)
-    await private.start()
+    if is_alone:
+        await private.start()
     try:
-        return await serve(command, port, announce)
+        yield gateway
     finally:
-        await private.aclose()
+        if is_alone:
+            await private.aclose()
         if lost := await gateway.aclose():
             print(f"edgecloud: warning: {lost}", file=sys.stderr)
