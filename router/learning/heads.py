@@ -24,7 +24,7 @@ from .calibration import Calibration, calibrate, calibrated
 from .features import LENGTH, Floats
 from .kernel import FEATURE_SHARE
 from .logistic import Doubles, logit, sigmoid
-from .parts import Parts, fit_parts
+from .parts import NEIGHBOURS, Parts, fit_parts
 from .rising import GRID, fit_rising, risen
 from .rows import Array, Rows, unit
 
@@ -149,7 +149,8 @@ class Heads:
         keys, _ = self.placed(vector[None], features[None])
         found: list[tuple[float, int]] = []
         for part in self.parts:
-            similar, index = part.nearest.search(keys, number)
+            # As many as its estimate asks for, so that they are there already.
+            similar, index = part.nearest.search(keys, max(number, NEIGHBOURS))
             found += zip(similar[0].tolist(), part.known[index[0]].tolist(), strict=True)
         best = sorted(set(found), reverse=True)[:number]
         return [(row, float(self.rows.vectors[row] @ vector)) for _, row in best]

@@ -1,11 +1,14 @@
 """The rows nearest to a question, without reading all of them.
 
 For one question the rows are searched by their first `DIMENSIONS` principal components, a sixth of the
-numbers, and the best `EXAMINED` are compared whole. Many questions at once are compared with every row: one
-product of matrices costs less than picking rows for each.
+numbers, and the best `EXAMINED` are compared whole; what was found is remembered, since who explains a
+decision asks for it again. Many questions at once are compared with every row: one product of matrices costs
+less than picking rows for each.
 """
 
 from __future__ import annotations
+
+from collections import OrderedDict
 
 import numpy as np
 
@@ -15,6 +18,7 @@ from .rows import Array
 DIMENSIONS, EXAMINED = 64, 160
 FEW = 4
 """Questions up to which rows are picked for each."""
+REMEMBERED = 256
 
 
 class Nearest:
@@ -24,6 +28,7 @@ class Nearest:
         self.keys = keys
         self.basis = basis
         self._short = np.ascontiguousarray(keys @ basis)
+        self._found: OrderedDict[tuple[bytes, int], tuple[Floats, Array]] = OrderedDict()
 
     def search(self, keys: Floats, number: int) -> tuple[Floats, Array]:
         """Cosines and row numbers of the `number` nearest rows of each key, in no order: (q, number) each."""
@@ -34,6 +39,15 @@ class Nearest:
         return np.stack([each[0] for each in found]), np.stack([each[1] for each in found])
 
     def _one(self, key: Floats, number: int) -> tuple[Floats, Array]:
+        asked = key.tobytes(), number
+        found = self._found.get(asked)
+        if found is None:
+            found = self._found[asked] = self._nearest(key, number)
+            if len(self._found) > REMEMBERED:
+                self._found.popitem(last=False)
+        return found
+
+    def _nearest(self, key: Floats, number: int) -> tuple[Floats, Array]:
         rough = self._short @ (key @ self.basis)
         some = np.argpartition(rough, -EXAMINED)[-EXAMINED:]
         exact = self.keys[some] @ key

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,6 +115,24 @@ def test_what_is_shipped_has_models_of_many_sizes_and_no_text() -> None:
     assert {"mixtral-8x7b-instruct", "gpt-4-1106-preview", "qwen2.5-7b-instruct"} <= set(quality.heads.models)
     assert max(len(str(id).split()) for id in quality.heads.rows.ids) == 1
     assert quality.version.startswith("outcomes-")
+
+
+def test_the_neighbours_of_an_estimate_are_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads, searches, search = load_shipped().heads, [], Nearest._nearest
+
+    def counted(self: Nearest, *arguments: Any) -> Any:
+        searches.append(1)
+        return search(self, *arguments)
+
+    monkeypatch.setattr(Nearest, "_nearest", counted)
+    vector = unit(np.linspace(-1, 1, 384, dtype=np.float32))
+    heads.predict(vector[None], ROW[None])
+    near = heads.nearest(vector, ROW, 3)
+
+    assert len(searches) == len(heads.parts)
+    keys, _ = heads.placed(heads.rows.vectors, heads.rows.features)
+    key, _ = heads.placed(vector[None], ROW[None])
+    assert {row for row, _ in near} == set(np.argsort(-(keys @ key[0]))[:3].tolist())
 
 
 def test_few_rows_are_trusted_less_than_many() -> None:
