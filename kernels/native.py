@@ -112,8 +112,11 @@ def load_library(folder: Path) -> ctypes.CDLL:
         source.read_bytes() + " ".join((compiler, *_FLAGS, _processor())).encode()
     ).hexdigest()
     target = folder / f"native-{key[:16]}.so"
-    if not target.exists():
-        _compile(compiler, source, target)
+    try:
+        if not target.exists():
+            _compile(compiler, source, target)
+    except OSError as error:
+        raise NativeUnavailable(f"what the C compiler makes can't be kept ({error})") from None
     try:
         library = ctypes.CDLL(str(target))
     except OSError as error:
@@ -134,7 +137,8 @@ def _compile(compiler: str, source: Path, target: Path) -> None:
         command = [compiler, *_FLAGS, "-o", str(made), str(source), *map(str, openmp), "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise NativeUnavailable(f"the C compiler failed ({done.stderr.strip().splitlines()[0][:200]!r})")
+            said = done.stderr.strip().partition("\n")[0] or f"it ended with {done.returncode}"
+            raise NativeUnavailable(f"the C compiler failed ({said[:200]!r})")
         made.replace(target)
 
 

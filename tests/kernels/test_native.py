@@ -118,13 +118,22 @@ def test_without_a_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.Monke
         native.load_library(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("script", "said"), [("echo 'it broke' >&2\nexit 1", "it broke"), ("kill -9 $$", "it ended with -9")]
+)
 def test_a_compiler_that_fails_is_told_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
 ) -> None:
     broken = tmp_path / "broken-cc"
-    broken.write_text("#!/bin/sh\necho 'it broke' >&2\nexit 1\n")
+    broken.write_text(f"#!/bin/sh\n{script}\n")
     broken.chmod(0o700)
     monkeypatch.setenv("CC", str(broken))
-    with pytest.raises(native.NativeUnavailable, match="it broke"):
+    with pytest.raises(native.NativeUnavailable, match=said):
         native.load_library(tmp_path / "made")
     assert list((tmp_path / "made").iterdir()) == []
+
+
+def test_a_folder_that_nothing_can_be_kept_in_is_told(tmp_path: Path) -> None:
+    (tmp_path / "made").write_text("no folder")
+    with pytest.raises(native.NativeUnavailable, match="can't be kept"):
+        native.load_library(tmp_path / "made")
