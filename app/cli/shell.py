@@ -187,6 +187,11 @@ def print_json(value: Any) -> None:
     print_text(json.dumps(value, ensure_ascii=False))
 
 
+def room() -> int | None:
+    """Characters that a line of stdout has room for, None where it is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def print_table(rows: list[tuple[str, ...]]) -> None:
     """Columns, the last one as long as it likes; on a terminal it goes on below itself. A cell much longer
     than a column should be moves the rest of its own row and no other.
@@ -199,11 +204,10 @@ def print_table(rows: list[tuple[str, ...]]) -> None:
         max((len(row[column]) for row in rows if len(row[column]) <= WIDEST), default=0)
         for column in range(len(rows[0]) - 1)
     ]
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     lines: list[str] = []
     for row in rows:
         head = "".join(f"{cell.ljust(width)}  " for cell, width in zip(row, widths, strict=False))
-        lines += _below_itself(head, row[-1], room)
+        lines += _below_itself(head, row[-1], room())
     print_text("\n".join(lines))
 
 

@@ -13,13 +13,15 @@ import click
 from edgecloud.units import money
 
 from ..tally import NOBODY, first_of
-from .shell import State, Whole, print_json, print_table, print_text
+from .shell import State, Whole, print_json, print_table, print_text, room
 
 if TYPE_CHECKING:
     from edgecloud.settings import Settings
 
     from ...router.ledger import EngineSums, Ledger
     from ...router.world import Budget
+
+Row = tuple[str, ...]
 
 BAR = 32
 
@@ -54,8 +56,11 @@ def stats(state: State, days: int, as_json: bool) -> None:
     if not totals:
         print_text(f"Nothing was asked in the last {days} days.")
         return
-    print_table([HEAD, *(_row(each) for each in totals)])
-    print_text("\n".join(["", *plot(daily, settings.budget.currency)]))
+    rows, left_out = fitting([HEAD, *(_row(each) for each in totals)], room())
+    print_table(rows)
+    if left_out:
+        print_text(f"No room for: {', '.join(left_out)} (a wider terminal has it, and --json).")
+    print_text("\n".join(["", *plot(daily, settings.budget.currency, room())]))
     for budget in budgets:
         print_text(
             f"{budget.name}: {money(budget.spent)} of {money(budget.limit)} {settings.budget.currency} "
@@ -77,8 +82,11 @@ HEAD = (
     "speed",
 )
 
+DISPENSABLE = ("stopped", "of it cached", "hits", "failed", "first", "speed", "cost")
+"""What a narrow terminal does without, in this order."""
 
-def _row(sums: EngineSums) -> tuple[str, ...]:
+
+def _row(sums: EngineSums) -> Row:
     share = sums.cached_tokens / sums.prompt_tokens if sums.prompt_tokens else 0.0
     return (
         sums.engine or NOBODY,
@@ -95,24 +103,46 @@ def _row(sums: EngineSums) -> tuple[str, ...]:
     )
 
 
-def plot(daily: Sequence[EngineSums], currency: str) -> list[str]:
-    """One bar a day for its requests, with its tokens and money."""
+def fitting(rows: Sequence[Row], width: int | None) -> tuple[list[Row], list[str]]:
+    """The rows with the columns that `width` characters have room for, and the heads of those that are left
+    out. Columns without a number but zero go first.
+    """
+    left_out: list[str] = []
+    silent = [head for head, *cells in zip(*rows, strict=True) if not any(map(_says, cells))]
+    for head in dict.fromkeys([*(each for each in DISPENSABLE if each in silent), *DISPENSABLE]):
+        if width is None or sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2 <= width:
+            break
+        at = rows[0].index(head)
+        rows = [(*row[:at], *row[at + 1 :]) for row in rows]
+        left_out.append(head)
+    return list(rows), left_out
+
+
+def _says(cell: str) -> bool:
+    return any(figure in cell for figure in "123456789")
+
+
+def plot(daily: Sequence[EngineSums], currency: str, width: int | None = None) -> list[str]:
+    """One bar a day for its requests, with its tokens and money, in lines of `width` characters if there is
+    room for a bar at all.
+    """
     days = {day: list(group) for day, group in groupby(daily, key=lambda sums: sums.day)}
     most = max((sum(each.requests for each in of_day) for of_day in days.values()), default=1)
-    lines = []
+    told = []
     for day, of_day in days.items():
         requests = sum(each.requests for each in of_day)
         tokens = sum(each.prompt_tokens + each.completion_tokens for each in of_day)
         cost = sum(each.cost for each in of_day)
-        bar = _bar(requests / most)
         took = f"{requests:,} requests, {tokens:,} tokens, {money(cost)} {currency}"
-        lines.append(f"{day}  {bar:<{BAR}}  {took}")
-    return lines
+        told.append((day, requests / most, took))
+    taken = max((len(day) + len(took) + 4 for day, _, took in told), default=0)
+    longest = BAR if width is None else min(BAR, max(1, width - taken))
+    return [f"{day}  {_bar(share, longest):<{longest}}  {took}" for day, share, took in told]
 
 
-def _bar(share: float) -> str:
+def _bar(share: float, longest: int) -> str:
     """A bar to an eighth of a character; something that is not nothing always shows."""
-    eighths = max(1, round(share * BAR * 8))
+    eighths = max(1, round(share * longest * 8))
     return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
 
 

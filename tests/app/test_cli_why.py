@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from edgecloud.app.books import Books
 from edgecloud.app.cli.main import edgecloud
 from edgecloud.app.cli.shell import State
-from edgecloud.app.cli.stats import plot
+from edgecloud.app.cli.stats import HEAD, fitting, plot
 from edgecloud.app.forgetting import forget_chats
 from edgecloud.app.gateway import Gateway
 from edgecloud.errors import EdgeCloudError, ModelNotFound, NoPermittedRoute, NotFound
@@ -169,3 +169,46 @@ def test_bars_are_in_proportion_and_never_nothing() -> None:
     lines = plot([day("a", 1000), day("b", 500), day("c", 1)], "USD")
     assert [line.count("█") for line in lines] == [32, 16, 0]
     assert "▏" in lines[2]
+
+
+def row(**cells: str) -> tuple[str, ...]:
+    return tuple(cells.get(head.replace(" ", "_"), "1,234") for head in HEAD)
+
+
+def width_of(rows: list[tuple[str, ...]]) -> int:
+    return sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
+
+
+def test_a_table_that_is_too_wide_for_the_terminal_loses_columns_that_say_nothing_first() -> None:
+    rows = [HEAD, row(engine="local", failed="0", cost="0"), row(engine="big", failed="0", cost="0")]
+
+    fitted, left_out = fitting(rows, 80)
+    assert (fitted[0][0], left_out[:2]) == ("engine", ["failed", "cost"])
+    assert width_of(fitted) <= 80
+    assert set(HEAD) == {*fitted[0], *left_out}
+    assert [len(each) for each in fitted] == [len(fitted[0])] * 3
+    assert fitting(rows, None) == fitting(rows, 300) == (rows, [])
+    assert fitting(rows, 10)[0][0] == ("engine", "requests", "tokens in", "out")
+
+
+def test_the_bars_of_days_leave_room_for_what_stands_behind_them() -> None:
+    daily = [EngineSums("2026-11-30", "big", 1000, 0, 0, 0, 10, 0, 10, 0.25, 0.1, 0.2, 50.0)]
+
+    (wide,), (narrow,) = plot(daily, "USD"), plot(daily, "USD", 72)
+
+    assert (wide.count("█"), len(narrow)) == (32, 72)
+    assert 0 < narrow.count("█") < 32
+    assert plot(daily, "USD", 20)[0].count("█") == 1
+
+
+def test_stats_fit_a_terminal_and_are_whole_in_a_pipe(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.run("ask", "hi")
+    piped = house.run("stats").stdout
+    monkeypatch.setattr("edgecloud.app.cli.stats.room", lambda: 80)
+    shown = house.run("stats").stdout
+
+    assert "of it cached" in piped
+    assert "No room for" not in piped
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "No room for: " in shown
+    assert "and --json" in shown
