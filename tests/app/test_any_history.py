@@ -178,7 +178,9 @@ class World:
             **fields,
         )
         self.bound = set[str]()  # chats in which something private was found
-        self.wished = set[str]()  # chats that somebody wanted to stay, and no switch can let go
+        self.wished = set[
+            str
+        ]()  # chats that were wished to stay; `ask` and the chat can lift that
         self.turns: dict[str, list[Message]] = {}
         self.forbidden: dict[str, set[str]] = {}  # by the request's id
         self.calls: dict[str, Counter[str]] = {}  # engines by the request's id
@@ -236,7 +238,7 @@ class World:
         """The engines that may not be asked, from the words of the documentation alone."""
         no = set[str]()
         binding = ask.chat is not None and ask.chat in (
-            self.bound if ask.door == "chat" else self.bound | self.wished
+            self.bound | self.wished if ask.door == "http" else self.bound
         )
         if binding or any(secret in ask.text for secret in SECRETS):
             no |= {*ELSEWHERE}
@@ -315,8 +317,10 @@ class World:
         self.turns[ask.chat] = turns[-6:]
         if any(secret in ask.text for secret in SECRETS):
             self.bound.add(ask.chat)
-        if ask.wish == {"private": True} and ask.door != "chat":
+        if ask.wish == {"private": True}:
             self.wished.add(ask.chat)
+        elif ask.door != "http":
+            self.wished.discard(ask.chat)
 
     def check_books(self) -> None:
         """Every request has one line with what it cost, and every attempt is in it, in all tellings alike."""

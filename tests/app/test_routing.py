@@ -161,17 +161,19 @@ async def test_what_must_stay_here_stays_here_whatever_fails(tmp_path: Path, fie
 
 # cases: R38
 @pytest.mark.parametrize("with_pools", [True, False], ids=["pools", "none yet"])
-async def test_a_chat_that_began_privately_with_a_named_model_never_leaves_later(
+async def test_a_conversation_that_began_privately_with_a_named_model_never_leaves_later(
     tmp_path: Path, with_pools: bool
 ) -> None:
     before = House(tmp_path, *([pool()] if with_pools else []))
-    await before.ask(ask("hi", model="small", private=True, chat_id="chat-1", door="ask"))
+    begun = ask("hi", model="small", private=True, door="http")
+    answer, _ = await before.answer(begun)
     await before.close()
     house = House(tmp_path, pool())
-    text, _ = await house.answer(ask("and?", mode="quality", chat_id="chat-1", door="ask"))
+    turns = (*begun.messages, Message("assistant", answer), Message("user", "and?"))
+    text, _ = await house.answer(ChatRequest(messages=turns, mode="quality", door="http"))
     assert text == "local"
     with pytest.raises(NoPermittedRoute):
-        await house.ask(ask("and?", model="big", chat_id="chat-1", door="ask"))
+        await house.ask(ChatRequest(messages=turns, model="big", door="http"))
     assert house.engines["big"].requests == []
     await house.close()
 
@@ -180,7 +182,7 @@ async def test_a_pin_that_is_set_and_lifted_over_a_named_model_is_lifted(tmp_pat
     house = House(tmp_path, pool(), router={"cascade": False})
     for private in (True, False):
         await house.ask(ask(model="small", private=private, chat_id="chat-1", door="chat"))
-    text, _ = await house.answer(ask("and?", mode="quality", chat_id="chat-1", door="ask"))
+    text, _ = await house.answer(ask("and?", mode="quality", chat_id="chat-1", door="http"))
     assert text == "pool"
     await house.close()
 
