@@ -59,7 +59,7 @@ def stats(state: State, days: int, as_json: bool) -> None:
     rows, left_out = fitting([HEAD, *(_row(each) for each in totals)], room())
     print_table(rows)
     if left_out:
-        print_text(f"No room for: {', '.join(left_out)} (a wider terminal has it, and --json).")
+        print_text(f"No room for: {', '.join(left_out)} (--json has all).")
     print_text("\n".join(["", *plot(daily, settings.budget.currency, room())]))
     for budget in budgets:
         print_text(

@@ -211,4 +211,4 @@ def test_stats_fit_a_terminal_and_are_whole_in_a_pipe(house: House, monkeypatch:
     assert "No room for" not in piped
     assert max(map(len, shown.splitlines())) <= 80
     assert "No room for: " in shown
-    assert "and --json" in shown
+    assert "(--json has all)" in shown
