@@ -358,8 +358,11 @@ class Gateway:
 
     async def _decide(self, run: Run) -> Answer:
         """Who is to answer. Raises the refusal where nobody may."""
-        request = run.request
+        request, settings = run.request, self.settings
+        run.currency = settings.budget.currency
         if self._is_routed(request):
+            # Also where a kept answer is given or nobody may answer.
+            run.mode = settings.router.mode if request.mode == "auto" else request.mode
             routing = self.routing
             await routing.expect(request)
             chat_id = await self._chat_that_pays(request)

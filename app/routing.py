@@ -24,7 +24,7 @@ from ..router.budgets import limits_of
 from ..router.decision import Allowed, Decision
 from ..router.facts import Facts
 from ..router.filter import filter as permit
-from ..router.filter import mode_of, reserved_tokens
+from ..router.filter import reserved_tokens
 from ..router.priors import PriorQuality
 from ..router.quality import Quality
 from ..router.rank import Ranking, order
@@ -238,10 +238,8 @@ class Routing:
         chosen = [upstreams[name] for name in plan.engines]
         first = chosen[0]
         self._hedges.earn()
-        run.mode = mode_of(plan.facts, settings)
         if plan.facts.covers is None:
             run.reason = plan.decision.reason
-        run.currency = settings.budget.currency
         run.decision = plan
         run.limits = limits_of(settings.budget, run.created, chat_id=chat_id, tenant=run.request.tenant)
         candidates = Candidates(
