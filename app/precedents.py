@@ -29,16 +29,22 @@ class PrecedentDesk:
         self._reading: asyncio.Task[None] | None = None
         self._give_up_at = 0.0
 
+    def look(self) -> None:
+        """Have it read what there is by now, for a question whose vector is still being made."""
+        if self._books is not None and (self._reading is None or self._reading.done()):
+            loop = asyncio.get_running_loop()
+            self._reading = loop.create_task(self._read(self._books))
+            self._give_up_at = loop.time() + PATIENCE_S
+
     async def of(self, facts: Facts) -> str | None:
-        """Which engine was first for the question that is most like this one; None where none is alike."""
+        """Which engine was first for the question that is most like this one, of those that were there at the
+        last `look`; None where none is alike.
+        """
         if facts.vector is None:
             return None
-        if self._books is not None:
-            loop = asyncio.get_running_loop()
-            if self._reading is None or self._reading.done():
-                self._reading = loop.create_task(self._read(self._books))
-                self._give_up_at = loop.time() + PATIENCE_S
-            await asyncio.wait([self._reading], timeout=max(0.0, self._give_up_at - loop.time()))
+        if self._reading is not None and not self._reading.done():
+            left_s = self._give_up_at - asyncio.get_running_loop().time()
+            await asyncio.wait([self._reading], timeout=max(0.0, left_s))
         return self._precedents.of(facts)
 
     def note(self, run: Run, facts: Facts, engine: str, chat_id: str | None) -> None:

@@ -214,6 +214,7 @@ class Routing:
                 allowed,
                 lambda: order(measured(facts, request), allowed, world, quality, self._settings),
             )
+        self._precedents.look()
         quality, facts = await self._estimating(request, measured(facts, request))
         # The search for a kept answer waited for the same vector: it goes on in its thread meanwhile.
         await asyncio.sleep(0)

@@ -27,11 +27,60 @@ ALIKE = 0.8
 """The cosine from which a question is like another; paraphrases of one are at 0.8 to 1 in the starter
 embedder.
 """
+EQUAL = 1e-6
+# Above the numbers of all that the ledger keeps: what this process noted comes after those.
+_OWN = 1 << 62
+
+
+# Whose question in which mode, by which embedder, and its vector's width: others do not compare.
+_Kind = tuple[str | None, str, str, int]
 
 
 class _Known(NamedTuple):
     precedent: Precedent
-    vector: Floats
+    kind: _Kind
+    place: int
+    """In the table of its kind."""
+
+
+class _Table:
+    """The vectors of one kind, a row each, so that a question is compared with all in one product."""
+
+    def __init__(self, width: int) -> None:
+        self._vectors: Floats = np.zeros((8, width), np.float32)
+        self._engines: list[str | None] = []
+        self._ages = np.zeros(8, np.int64)  # -1 where nothing is
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._engines) - len(self._free)
+
+    def add(self, vector: Floats, engine: str, age: int) -> int:
+        """Its place. The higher the age, the later it was decided."""
+        place = self._free.pop() if self._free else len(self._engines)
+        if place == len(self._vectors):
+            self._vectors = np.concatenate([self._vectors, np.zeros_like(self._vectors)])
+            self._ages = np.concatenate([self._ages, np.zeros_like(self._ages)])
+        if place == len(self._engines):
+            self._engines.append(engine)
+        self._vectors[place], self._engines[place], self._ages[place] = vector, engine, age
+        return place
+
+    def remove(self, place: int) -> None:
+        self._engines[place], self._ages[place] = None, -1
+        self._free.append(place)
+
+    def nearest(self, vector: Floats) -> tuple[float, str | None]:
+        """The largest cosine, and who was first there; of equals the latest, which knew what those before it
+        did.
+        """
+        size = len(self._engines)
+        cosines, ages = self._vectors[:size] @ vector, self._ages[:size]
+        cosines[ages < 0] = -1.0
+        # The same vector has not the same cosine to the last bit in every row of a product.
+        equal = np.flatnonzero(cosines >= cosines.max() - EQUAL)
+        best = int(equal[np.argmax(ages[equal])])
+        return float(cosines[best]), self._engines[best]
 
 
 class Precedents:
@@ -42,6 +91,8 @@ class Precedents:
     def __init__(self) -> None:
         self._kept: dict[int, _Known] = {}
         self._own: OrderedDict[str, _Known] = OrderedDict()
+        self._tables: dict[_Kind, _Table] = {}
+        self._num_noted = 0
 
     @property
     def last(self) -> int:
@@ -54,36 +105,54 @@ class Precedents:
         return [known.precedent for known in self._own.values() if known.precedent.chat_id is not None]
 
     def note(self, precedent: Precedent) -> None:
-        self._own[precedent.request_id] = _Known(precedent, _vector(precedent))
+        self._num_noted += 1
+        self._forget(self._own.pop(precedent.request_id, None))
+        self._own[precedent.request_id] = self._add(precedent, _OWN + self._num_noted)
         while len(self._own) > KEPT:
-            self._own.popitem(last=False)
+            self._forget(self._own.popitem(last=False)[1])
 
     def catch_up(self, kept: KeptPrecedents) -> bool:
         """Take in what the ledger has after `last`. False where it has lost some that are known here: all are
         forgotten then, to be read again.
         """
         for number, precedent in kept.newer:
-            self._kept[number] = _Known(precedent, _vector(precedent))
+            self._kept[number] = self._add(precedent, number)
         for request_id in kept.over:
-            self._own.pop(request_id, None)
-        self._kept = {number: self._kept[number] for number in sorted(self._kept) if number >= kept.first}
-        if len(self._kept) != kept.count:
-            self._kept.clear()
-            return False
-        return True
+            self._forget(self._own.pop(request_id, None))
+        # They come in rising order.
+        while self._kept and (oldest := next(iter(self._kept))) < kept.first:
+            self._forget(self._kept.pop(oldest))
+        if len(self._kept) == kept.count:
+            return True
+        while self._kept:
+            self._forget(self._kept.popitem()[1])
+        return False
 
     def of(self, facts: Facts) -> str | None:
         """Who was first for the question that is most like this one; None where none is alike."""
         if facts.vector is None:
             return None
-        here = np.array(facts.vector, np.float32)
-        known = [each for each in (*self._kept.values(), *self._own.values()) if _compares(each, facts)]
-        if not known:
+        table = self._tables.get((facts.tenant, facts.mode, facts.fingerprint, len(facts.vector)))
+        if table is None:
             return None
-        cosines = np.stack([each.vector for each in known]) @ here
-        # The latest of equals: it knew what those before it did.
-        best = len(known) - 1 - int(np.argmax(cosines[::-1]))
-        return known[best].precedent.engine if cosines[best] >= ALIKE else None
+        cosine, engine = table.nearest(np.array(facts.vector, np.float32))
+        return engine if cosine >= ALIKE else None
+
+    def _add(self, precedent: Precedent, age: int) -> _Known:
+        vector = np.frombuffer(precedent.vector, np.float16).astype(np.float32)
+        kind = precedent.tenant, precedent.mode, precedent.fingerprint, len(vector)
+        table = self._tables.get(kind)
+        if table is None:
+            table = self._tables[kind] = _Table(len(vector))
+        return _Known(precedent, kind, table.add(vector, precedent.engine, age))
+
+    def _forget(self, known: _Known | None) -> None:
+        if known is None:
+            return
+        table = self._tables[known.kind]
+        table.remove(known.place)
+        if not len(table):
+            del self._tables[known.kind]
 
 
 def precedent_of(facts: Facts, engine: str, chat_id: str | None) -> Precedent | None:
@@ -113,17 +182,3 @@ def following(ranked: Sequence[Candidate], precedent: str | None, weights: Weigh
     if best.utility - first.utility > margin(weights):
         return list(ranked)
     return [first, *(one for one in ranked if one is not first)]
-
-
-def _compares(known: _Known, facts: Facts) -> bool:
-    """Whether it is a question of the same user or key, in the same mode, of a vector that compares."""
-    one = known.precedent
-    return (
-        (one.tenant, one.mode, one.fingerprint) == (facts.tenant, facts.mode, facts.fingerprint)
-        and facts.vector is not None
-        and len(known.vector) == len(facts.vector)
-    )
-
-
-def _vector(precedent: Precedent) -> Floats:
-    return np.frombuffer(precedent.vector, np.float16).astype(np.float32)

@@ -126,7 +126,9 @@ async def test_what_leaves_no_trace_is_no_precedent_of_another_process(
     assert Ledger(house.path).precedents().newer == []
 
 
-async def test_the_ledger_is_asked_for_toss_ups_alone(house: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_ledger_is_asked_once_where_there_is_a_choice_and_not_where_there_is_none(
+    house: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks, read = [], Ledger.precedents
 
     def counted(ledger: Ledger, *arguments: Any) -> KeptPrecedents:
@@ -134,7 +136,6 @@ async def test_the_ledger_is_asked_for_toss_ups_alone(house: Shared, monkeypatch
         return read(ledger, *arguments)
 
     monkeypatch.setattr(Ledger, "precedents", counted)
-    await first_at_big(house, monkeypatch)
     await house.ask("an easy one", model="small-8b")
     await house.ask("an easy one", private=True)
     assert looks == []
