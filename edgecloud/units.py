@@ -1,4 +1,4 @@
-"""Sizes and sums of money as people read them; a megabyte is a million bytes, as on the hub and on disks."""
+"""Sizes, money and numbers as people read them; a megabyte is a million bytes, as on the hub and on disks."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ def size(num_bytes: float) -> str:
     if num_bytes >= 1000 * MB:
         return f"{num_bytes / (1000 * MB):.2f} GB"
     return f"{num_bytes / MB:.0f} MB" if num_bytes >= MB else f"{num_bytes / 1000:.0f} kB"
+
+
+def count(number: int, thing: str, things: str = "") -> str:
+    """`1 chat`, `2 chats`; `things` where an s is not enough."""
+    return f"{number} {thing}" if number == 1 else f"{number} {things or f'{thing}s'}"
 
 
 def money(amount: float) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgecloud.errors import BadRequest, NotFound
-from edgecloud.units import money
+from edgecloud.units import count, money
 
 from ..text_files import write_private
 from . import cache_prefixes as prefixes
@@ -136,7 +136,8 @@ def export(state: State, output: str | None) -> None:
     with closing(_open(state)) as answers:
         lines = [json.dumps(entry._asdict(), ensure_ascii=False) for entry in answers.entries(-1)]
     if output is None:
-        print_text("\n".join(lines))
+        if lines:
+            print_text("\n".join(lines))
         return
     write_private(output, "".join(line + "\n" for line in lines))
 
@@ -219,9 +220,9 @@ def _tell(num_answers: int, num_prefixes: int, purged: bool, *, as_json: bool) -
         return
     told = []
     if num_answers or not num_prefixes:
-        told.append(f"{num_answers} kept answer{'' if num_answers == 1 else 's'}")
+        told.append(count(num_answers, "kept answer"))
     if num_prefixes:
-        told.append(f"{num_prefixes} computed prefix{'' if num_prefixes == 1 else 'es'}")
+        told.append(count(num_prefixes, "computed prefix", "computed prefixes"))
     print_text(f"Deleted {' and '.join(told)}.")
     if not purged:
         # A promise not kept yet is not mere talk: it is said to scripts too.

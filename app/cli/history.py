@@ -12,6 +12,7 @@ import click
 
 from edgecloud.errors import BadRequest, NotFound, StorageError
 from edgecloud.types import Door
+from edgecloud.units import count
 
 from ..text_files import write_private
 from .group import ListingGroup
@@ -136,7 +137,7 @@ def rm(state: State, chats: tuple[str, ...], everything: bool, yes: bool, as_jso
         names = [chat.id for chat in chats_there]
         if names and not yes:
             num_messages = sum(chat.num_messages for chat in chats_there)
-            held = f"{_count(len(names), 'chat')} with {_count(num_messages, 'message')}"
+            held = f"{count(len(names), 'chat')} with {count(num_messages, 'message')}"
             click.confirm(f"Remove every chat: {held}?", abort=True, err=True)
     else:
         names = [store.resolve(chat) for chat in chats]
@@ -179,17 +180,13 @@ def _with_room_made(act: Callable[[], T]) -> T:
 
 
 def _tell(removal: Removal) -> None:
-    print_text(f"Removed {_count(removal.num_chats, 'chat')} with {_count(removal.num_messages, 'message')}.")
+    print_text(f"Removed {count(removal.num_chats, 'chat')} with {count(removal.num_messages, 'message')}.")
     if not removal.purged:
         # A promise not kept yet is not mere talk: it is said to scripts too.
         print_text(
             "Another program is still reading the database, so parts of the text are still in its files; "
             "they are wiped when edgecloud next starts."
         )
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _find(state: State, name: str | None) -> Chat:

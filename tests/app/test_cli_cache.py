@@ -94,6 +94,10 @@ def test_export(tmp_path: Path, kept: list[str]) -> None:
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
 
 
+def test_an_export_of_nothing_has_no_line(tmp_path: Path) -> None:
+    assert edgecloud(tmp_path, "cache", "export").stdout == b""
+
+
 def test_stats(tmp_path: Path, kept: list[str]) -> None:
     text = edgecloud(tmp_path, "cache", "stats").stdout.decode()
     assert text.startswith("kept answers           2, ")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from textual.widgets import Input
 
 from edgecloud.errors import BadRequest
+from edgecloud.units import count
 
 from ...chat_files import default_name, export_chat, import_chat
 from ..screens.dialogs import AskText, Confirm
@@ -64,8 +65,7 @@ async def rename(screen: ChatView, title: str, chat_id: str | None = None) -> No
 async def delete(screen: ChatView, _: str, chat_id: str | None = None) -> None:
     chat_id = chat_id or _current(screen)
     chat = await screen.store.show(chat_id)
-    title, count = chat.summary.title or "untitled", len(chat.messages)
-    messages = "1 message" if count == 1 else f"{count} messages"
+    title, messages = chat.summary.title or "untitled", count(len(chat.messages), "message")
     question = f"Delete “{title}”, {messages}, and all that was derived from it? It can't be brought back."
     if not await screen.app.push_screen_wait(Confirm(question, "delete it")):
         return
@@ -79,7 +79,7 @@ async def delete(screen: ChatView, _: str, chat_id: str | None = None) -> None:
     rest = (
         "" if removal.purged else " Another program reads the database: traces go when edgecloud next starts."
     )
-    screen.say(f"Deleted, with {removal.num_messages} messages.{rest}")
+    screen.say(f"Deleted, with {count(removal.num_messages, 'message')}.{rest}")
 
 
 async def export(screen: ChatView, name: str) -> None:
