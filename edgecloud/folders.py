@@ -12,7 +12,7 @@ APP = "edgecloud"
 FOLDER_VARIABLES = ("EDGECLOUD_CONFIG", "EDGECLOUD_HOME", "EDGECLOUD_RUNTIME")
 
 
-def expanded(name: str) -> Path:
+def expanded(name: str | Path) -> Path:
     """A path that somebody gave, `~` being their home; as it is where there is no such user."""
     return Path(os.path.expanduser(name))  # Path's own raises for a user who isn't there
 

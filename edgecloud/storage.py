@@ -142,7 +142,8 @@ def savepoint(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 @contextlib.contextmanager
 def snapshot(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     """Reads that all see one moment, whoever writes meanwhile and for however long."""
-    if connection.in_transaction:
+    is_inside = connection.in_transaction
+    if is_inside:
         yield connection
         return
     connection.execute("BEGIN")
