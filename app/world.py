@@ -28,6 +28,9 @@ LOOK_BACK = 16
 KEEP_EVERY_S = 30.0
 """How often what was learnt is written down while requests come."""
 
+ASK_EVERY_S = 30.0
+"""How often an engine is asked what it did not tell."""
+
 
 class Models(Protocol):
     """What is needed of a catalog."""
@@ -65,6 +68,7 @@ class Engines:
         self._kept_at = clock()
         self._prober = Prober()
         self._asides: set[asyncio.Task[None]] = set()
+        self._ask_at: dict[str, float] = {}
 
     async def all(self) -> dict[str, Upstream]:
         """The engines by name, the local one first."""
@@ -101,11 +105,15 @@ class Engines:
 
     def ask_about(self, name: str) -> None:
         """Ask an engine that has just answered, aside, how much context it has and how large it is: what its
-        entry and the model's name don't say. Engines remember what they were told.
+        entry and the model's name don't say. One that does not tell is not asked with every answer.
         """
         upstream = (self._upstreams or {}).get(name)
         if upstream is None or upstream.deployments[0].name == IN_PROCESS or self._asides:
             return
+        now = self._clock()
+        if now < self._ask_at.get(name, now):
+            return
+        self._ask_at[name] = now + ASK_EVERY_S
         if upstream.context_known and (upstream.parameters or size_of(upstream.model)):
             return
         task = asyncio.create_task(self._ask_about(upstream))

@@ -243,6 +243,30 @@ async def test_an_endpoint_that_answered_is_asked_how_large_a_model_is_whose_nam
     assert (named.asked, nameless.asked, kept) == (0, 1, 8.0)
 
 
+class SilentEngine(FakeEngine):
+    """Counts how often it is asked what it can do, and does not tell how large its model is."""
+
+    num_parameters = 0
+    asked = 0
+
+    async def capabilities(self) -> Capabilities:
+        self.asked += 1
+        return await super().capabilities()
+
+
+async def test_an_endpoint_that_does_not_tell_is_not_asked_with_every_answer(tmp_path: Path) -> None:
+    silent = SilentEngine(name="silent", local=False)
+    unknown = PoolEntry(name="silent", url="http://silent:8000/v1", model="marvel", context=9000)
+    house = House(tmp_path, (unknown, silent))
+
+    for _ in range(3):
+        await house.answer(ask(model="silent"))
+        await asyncio.sleep(0.01)
+    await house.close()
+
+    assert silent.asked == 1
+
+
 async def test_without_pools_no_router_is_loaded(tmp_path: Path) -> None:
     house = House(tmp_path)
     text, receipt = await house.answer(ask())
