@@ -80,6 +80,7 @@ class House:
                 url="http://big:8000/v1",
                 model="big-70b",
                 price_out=PRICE,
+                context=8192,
                 replicas=[{"url": "second"}] if case.has_two else [],
             ),
         )
@@ -276,7 +277,7 @@ REFUSED = {
         settings={"offline": True},
     ),
     "by capability": Case(
-        good, "", (), "the context holds", 400, "context_length_exceeded", 1, question="word " * 600_000
+        good, "", (), "the context holds", 400, "context_length_exceeded", 1, question="word " * 20_000
     ),
     "by its breaker": Case(
         lambda: broken(Overloaded("Busy.", retry_after=1000.0)),
@@ -397,9 +398,25 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("ask", [over_http, by_command], ids=["http", "ask"])
-@pytest.mark.parametrize("name", [*ANSWERED, *REFUSED])
+QUICK = {
+    ("first choice", over_http, False),
+    ("exact hit", over_http, True),
+    ("fallback", by_command, True),
+    ("draft that is not", over_http, False),
+    ("by privacy", by_command, False),
+}
+"""A look at each telling; the slow lane looks at all."""
+
+
+def tellings() -> Iterator[Any]:
+    for name in (*ANSWERED, *REFUSED):
+        for ask, door in ((over_http, "http"), (by_command, "ask")):
+            for stream, how in ((False, "whole"), (True, "streamed")):
+                marks = () if (name, ask, stream) in QUICK else (pytest.mark.slow,)
+                yield pytest.param(name, ask, stream, id=f"{name}, {door}, {how}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "ask", "stream"), tellings())
 def test_all_that_is_told_of_a_request_is_the_same(
     home: Path, name: str, ask: Callable[..., Telling], stream: bool
 ) -> None:
