@@ -26,10 +26,6 @@ class Int4Weight(NamedTuple):
     scale: torch.Tensor
     offset: torch.Tensor | None
 
-    @property
-    def group_size(self) -> int:
-        return 2 * self.codes.shape[0] // self.scale.shape[0]
-
 
 def pack_int4(codes: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None) -> Int4Weight:
     """From codes `[inputs, outputs]`, one a byte."""

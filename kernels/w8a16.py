@@ -21,10 +21,6 @@ class GroupedInt8Weight(NamedTuple):
     codes: torch.Tensor
     scale: torch.Tensor
 
-    @property
-    def group_size(self) -> int:
-        return self.codes.shape[0] // self.scale.shape[0]
-
 
 def dequantize_grouped_int8(weight: GroupedInt8Weight) -> torch.Tensor:
     """`[inputs, outputs]` fp32."""

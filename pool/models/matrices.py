@@ -11,6 +11,7 @@ import torch
 
 from edgecloud.errors import ModelLoadError
 from edgecloud.kernels.w4a16 import Int4Weight
+from edgecloud.kernels.w8a8 import quantize_weight
 
 from .config import DecoderConfig
 from .weights import PackedPart, WeightSource, read_shaped
@@ -69,13 +70,6 @@ class Kept:
     converted: Counter[str] = field(default_factory=Counter)
 
 
-def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """int8 codes [n, k] and float32 scales [n]: each row's largest value becomes 127."""
-    scale = weight.abs().amax(dim=1) / 127.0
-    codes = torch.round(weight / scale.clamp(min=1e-30).unsqueeze(1)).to(torch.int8)
-    return codes, scale
-
-
 class MatrixReader:
     """Reads a decoder's parts in one form, and counts what becomes of their bytes."""
 
@@ -123,7 +117,7 @@ class MatrixReader:
         for name, n in names:
             part = read_shaped(self._source, f"{name}.weight", n, k)
             if self._form == "int8":
-                codes, scale = quantize_rows(part.values)
+                codes, scale = quantize_weight(part.values)
                 pieces.append(codes)
                 scales.append(scale)
             else:

@@ -198,7 +198,7 @@ def test_groups_larger_than_a_kernel_reads_are_cut(group: int, read: int) -> Non
     )
     weight, _ = repack_unpacked(unpacked)
 
-    assert weight.group_size == read
+    assert 2 * len(weight.codes) // len(weight.scale) == read
     assert (dequantize_int4(weight) - dequantize_unpacked(unpacked)).abs().max() < 15 / 1024
 
 
