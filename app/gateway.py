@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .keys import KeyDesk
     from .lessons import Lessons
     from .privacy import PrivacyDesk
-    from .routing import Plan, Routing
+    from .routing import Estimated, Routing
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Answer(NamedTuple):
 
     ask: Callable[[], Awaitable[AsyncGenerator[EngineEvent, None]]]
     answerers: tuple[str, ...]
-    early: asyncio.Task[Plan] | None = None
+    early: asyncio.Task[Estimated] | None = None
     needs_chat: bool = True
 
 
@@ -372,12 +372,15 @@ class Gateway:
             answerers = await self._answerers(admitted.allowed)
             early = None
             if admitted.is_choice and not request.only_kept:
-                # Its vector is computed in a thread, while the prompt is journalled and looked for.
-                early = asyncio.create_task(routing.choose(request, admitted))
+                # A vector is computed in a thread, while the prompt is journalled and looked for. Ranking
+                # waits for the search for a kept answer: two threads take the interpreter from each other at
+                # every product and every query, and both need twice as long.
+                early = asyncio.create_task(routing.estimate(request, admitted))
                 early.add_done_callback(lambda task: task.cancelled() or task.exception())
 
             async def answer() -> AsyncGenerator[EngineEvent, None]:
-                plan = await (early or routing.choose(request, admitted))
+                estimated = await early if early is not None else None
+                plan = await routing.choose(request, admitted, estimated)
                 return (await routing.execution(run, plan, run.chat_id)).events()
 
             return Answer(answer, answerers, early, routing.needs_chat(admitted))

@@ -1,7 +1,8 @@
 """Deciding where a request goes, and handing the decision over to be carried out.
 
 facts -> filter -> (wait for one that only rests)      admit: who may answer
-a vector, where there is a choice -> rank              choose: in which order, once no kept answer serves
+a vector, where there is a choice                      estimate: what to choose by
+rank                                                   choose: in which order, once no kept answer serves
 Execution
 """
 
@@ -68,6 +69,13 @@ class Admitted(NamedTuple):
     @property
     def is_choice(self) -> bool:
         return len(self.allowed.engines) > 1
+
+
+class Estimated(NamedTuple):
+    """What estimates quality, and the facts with a vector, where there is one."""
+
+    quality: Quality
+    facts: Facts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,8 +211,25 @@ class Routing:
             or any(view.kind == "local" for view in admitted.world.engines if view.name in admitted.allowed)
         )
 
-    async def choose(self, request: ChatRequest, admitted: Admitted) -> Plan:
-        """Put those that were admitted in order."""
+    async def estimate(self, request: ChatRequest, admitted: Admitted) -> Estimated:
+        """Find what there is to choose by among those that were admitted: it takes as long as a vector does.
+        Without one, what was learnt says nothing.
+        """
+        facts = measured(admitted.facts, request)
+        if self._quality is not None:
+            return Estimated(self._quality, facts)
+        if self._lessons is None or not request.is_chat:
+            return Estimated(PriorQuality(), facts)
+        self._precedents.look()
+        quality, vector = await self._lessons.estimating(question(request.messages))
+        if vector is not None:
+            facts = dataclasses.replace(facts, vector=vector.values, fingerprint=vector.fingerprint)
+        return Estimated(quality, facts)
+
+    async def choose(
+        self, request: ChatRequest, admitted: Admitted, estimated: Estimated | None = None
+    ) -> Plan:
+        """Put those that were admitted in order, by what was `estimated`, if it was."""
         facts, world, allowed = admitted
         if not admitted.is_choice:
             quality = self._quality or PriorQuality()
@@ -214,10 +239,7 @@ class Routing:
                 allowed,
                 lambda: order(measured(facts, request), allowed, world, quality, self._settings),
             )
-        self._precedents.look()
-        quality, facts = await self._estimating(request, measured(facts, request))
-        # The search for a kept answer waited for the same vector: it goes on in its thread meanwhile.
-        await asyncio.sleep(0)
+        quality, facts = estimated or await self.estimate(request, admitted)
         ranking = order(facts, allowed, world, quality, self._settings)
         if ranking.following is not None and (precedent := await self._precedents.of(facts)) is not None:
             ranking = ranking.following(precedent)
@@ -280,19 +302,6 @@ class Routing:
         await self.engines.aclose()
 
     # ------------------------------------------------------------------------------------------------- inside
-
-    async def _estimating(self, request: ChatRequest, facts: Facts) -> tuple[Quality, Facts]:
-        """What estimates quality, and the facts with a vector, where there is one: without it, what was
-        learnt says nothing.
-        """
-        if self._quality is not None:
-            return self._quality, facts
-        if self._lessons is None or not request.is_chat:
-            return PriorQuality(), facts
-        quality, vector = await self._lessons.estimating(question(request.messages))
-        if vector is not None:
-            facts = dataclasses.replace(facts, vector=vector.values, fingerprint=vector.fingerprint)
-        return quality, facts
 
     def _covers(self, model: str) -> tuple[str, ...] | None:
         """The engines that a model name means: all for `auto`, unless the config says which pool that is."""
