@@ -15,7 +15,8 @@ from typing import Any
 from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
 
 from edgecloud.control_tokens import ControlTokens, Segment, unused_characters
-from edgecloud.errors import BadRequest, ModelLoadError
+from edgecloud.errors import BadRequest, ConfigError, ModelLoadError
+from edgecloud.folders import expanded
 from edgecloud.output import OutputParser, PlainText
 from edgecloud.reasoning import CLOSE, OPEN, ReasoningParser
 from edgecloud.sandbox import MAX_STEPS, TemplateLimit, TemplateRefusal, compile_template, render
@@ -31,13 +32,23 @@ from edgecloud.turns import (
 )
 from edgecloud.types import Constraint, Message, NamedTool, Tool, ToolCall, ToolChoice
 
-__all__ = ["ChatTemplate", "Segment"]
+__all__ = ["ChatTemplate", "Segment", "read_source"]
 
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
 # Every template is given these in a shape that it takes; `developer` is the system's.
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _PROBE_STEPS = 50_000
 _TURN_STEPS = 100  # what each message adds to a render's budget
+
+
+def read_source(name: str, setting: str) -> str:
+    """The text of the file that a setting names. Raises `ConfigError` where it can't be read."""
+    try:
+        return expanded(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{setting} can't be read: {error}. Name a text file, or remove the setting."
+        ) from None
 
 
 class ChatTemplate:

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgecloud import gguf
-from edgecloud.errors import ConfigError
-from edgecloud.folders import expanded
 from edgecloud.models import ModelFile
 from edgecloud.settings import LocalSettings
-from edgecloud.templates import ChatTemplate
+from edgecloud.templates import ChatTemplate, read_source
 from edgecloud.units import MB
 
 from .fit import UBATCH, MemoryPlan, plan_memory
@@ -127,10 +125,5 @@ def make_template(
     """
     source = info.chat_template
     if settings.chat_template:
-        try:
-            source = expanded(settings.chat_template).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"local.chat_template can't be read: {error}. Name a text file, or remove the setting."
-            ) from None
+        source = read_source(settings.chat_template, "local.chat_template")
     return ChatTemplate(source, bos=bos, eos=eos, control_tokens=control_tokens) if source else None

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import psutil
 
-from edgecloud.errors import ConfigError, ModelLoadError
+from edgecloud.errors import ModelLoadError
 from edgecloud.folders import expanded
 from edgecloud.models import resolve
 from edgecloud.settings import PoolServerSettings, Settings
+from edgecloud.templates import read_source
 from edgecloud.units import MB, size
 
 from .config import PoolConfig
@@ -42,7 +43,8 @@ def open_engine(settings: Settings) -> PoolEngine:
     that the pool can't compute, `ConfigError` for settings that can't be.
     """
     wanted = settings.pool_server
-    template = _template(wanted)
+    file = wanted.chat_template
+    template = read_source(file, "pool_server.chat_template") if file else ""
     path, name, variant = _find(wanted.model or settings.model, settings)
     plan = plan_model(path, device=wanted.device, kv_type=wanted.kv_type, block_size=wanted.block_size)
     config = pool_config(plan, wanted, _free_bytes(plan))
@@ -121,14 +123,3 @@ def _free_bytes(plan: ModelPlan) -> int:
         free, _ = torch.cuda.mem_get_info()
         return int(free * GPU_SHARE) - weight_bytes(plan) - GPU_RESERVE
     return int((psutil.virtual_memory().available - weight_bytes(plan)) * CPU_SHARE)
-
-
-def _template(wanted: PoolServerSettings) -> str:
-    if not wanted.chat_template:
-        return ""
-    try:
-        return expanded(wanted.chat_template).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"pool_server.chat_template can't be read: {error}. Name a text file, or remove the setting."
-        ) from None
