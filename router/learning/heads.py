@@ -130,13 +130,15 @@ class Heads:
         shape = len(vectors), len(self.models)
         chances, nearness = np.empty(shape), np.empty(shape)
         for at in range(0, len(vectors), CHUNK):
-            some = np.arange(at, min(at + CHUNK, len(vectors)))
+            some = slice(at, at + CHUNK)
             keys, inputs = self.placed(vectors[some], features[some])
-            few = bags.take(some) if bags is not None else None
+            few = bags
+            if bags is not None and len(vectors) > CHUNK:
+                few = bags.take(np.arange(len(vectors))[some])
             for part in self.parts:
                 found, near = part.predict(keys, inputs, few)
-                chances[np.ix_(some, part.columns)] = found
-                nearness[np.ix_(some, part.columns)] = near[:, None]
+                chances[some, part.columns] = found
+                nearness[some, part.columns] = near[:, None]
         return chances, nearness
 
     def by_length(self, features: Floats) -> Doubles:
