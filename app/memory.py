@@ -233,7 +233,7 @@ class Memory:
 
     async def _embed(self, key: Key) -> Embedded | None:
         """The prompt's vector; None where no embedder can give one, and then there is no semantic tier."""
-        if key.partition is None:
+        if not key.is_compared:
             return None
         import numpy as np
 

@@ -213,7 +213,7 @@ def traffic(name: str, vectors: Vectors, seeds: range) -> None:
         runs = [play(stream(name, seed, REQUESTS), vectors, seed, model, gate=gate) for seed in seeds]
         if gate:
             prompts = stream(name)
-            refused = np.mean([key(prompt.text, gate=True).partition is None for prompt in prompts])
+            refused = np.mean([not key(prompt.text, gate=True).is_compared for prompt in prompts])
             title += f", which refuses {100 * refused:.1f} % of the prompts"
         print(f"| {title} " + _row(runs), flush=True)
 

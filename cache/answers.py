@@ -116,7 +116,7 @@ class AnswerCache:
                 row = store.find_text(connection, key, answerers, now)
                 if row is not None:
                     return Recalled(self._hit(connection, row, "semantic", 1.0, 1.0, now))
-            return Recalled(is_near=is_embedded or self._is_near(connection, key))
+            return Recalled(is_near=key.is_compared and (is_embedded or self._is_near(connection, key)))
 
     def similar(
         self,
@@ -132,7 +132,7 @@ class AnswerCache:
         A `fresh` request is never served; the answer that it gets teaches whether it should have been.
         Without `may_audit` no hit is withheld to be computed: nobody would compute it.
         """
-        if key.partition is None or not answerers:
+        if not key.is_compared or not answerers:
             return Found()
         with self._writing() as connection:
             return self._similar(
@@ -156,8 +156,8 @@ class AnswerCache:
             row = store.find_text(connection, key, answerers, now)
             if row is not None:
                 return Foreseen(_info(row, "semantic", 1.0, 1.0, now))
-            if embedded is None:
-                return Foreseen(is_near=self._is_near(connection, key))
+            if embedded is None or not key.is_compared:
+                return Foreseen(is_near=key.is_compared and self._is_near(connection, key))
             domain = self._domain(key, embedded)
             policy = experience.policy_of(connection, domain, self._bound, keep=False)
             best = self._best(connection, key, embedded, answerers, now, policy)
@@ -197,7 +197,7 @@ class AnswerCache:
         if not key.is_cached:
             return None, key.reason
         space = None
-        if embedded is not None and key.partition is not None:
+        if embedded is not None and key.is_compared and key.partition is not None:
             space = space_of(key.partition, embedded.fingerprint)
         with self._writing() as connection:
             if answer.chat_id is not None and store.is_deleted(connection, answer.chat_id):

@@ -68,7 +68,7 @@ def key_of(
     lifetime_s = min(lifetime_s, verdict.lifetime_s) if request.is_chat else FRESH_S
     return Key(
         scope, exact, partition, text, lifetime_s, reason,
-        request.max_tokens, request.max_age_s, request.streamed,
+        request.max_tokens, request.max_age_s, request.streamed, verdict.only_words,
     )  # fmt: skip
 
 

@@ -34,8 +34,9 @@ class Key:
 
     `exact` and `partition` are SHA-256 digests of everything that must be equal for an answer to be served;
     None leaves the tier out, and `reason` says why. `text` is the last user turn, what the semantic tier
-    embeds and compares. `max_tokens` and `max_age_s` bound the answers that may be served; one that did not
-    come in pieces is not served where it is to be `streamed`.
+    embeds and compares; `only_words` says why it is recognised and not compared, if so. `max_tokens` and
+    `max_age_s` bound the answers that may be served; one that did not come in pieces is not served where it
+    is to be `streamed`.
     """
 
     scope: str
@@ -47,15 +48,22 @@ class Key:
     max_tokens: int | None = None
     max_age_s: float | None = None
     streamed: bool = True
+    only_words: str = ""
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the answer to another wording may serve."""
+        return self.partition is not None and not self.only_words
 
     @property
     def wording(self) -> bytes | None:
-        """The digest of the partition and the words in it, whatever the spaces between them."""
+        """The digest of the partition and the words in it, whatever the spaces between them; of what is not
+        compared, to the letter.
+        """
         if self.partition is None:
             return None
-        return hashlib.sha256(
-            self.partition + " ".join(self.text.split()).encode("utf-8", "replace")
-        ).digest()
+        text = self.text if self.only_words else " ".join(self.text.split())
+        return hashlib.sha256(self.partition + text.encode("utf-8", "replace")).digest()
 
     @property
     def is_cached(self) -> bool:

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from .reading import Reading
-from .words import NEGATIONS, SYMMETRIC, are_synonyms, has_synonyms, opposites_of, stem
+from .words import NEGATIONS, POLITE, SYMMETRIC, are_synonyms, has_synonyms, opposites_of, stem
 
 Suspicion = Literal["", "added", "replaced"]
+
+PLAIN_QUESTIONS = frozenset(["who", "when", "where", "why"])
+"""Question words that ask for one thing each; 'what', 'which' and 'how' ask for anything."""
 
 MIN_SHARED = 4
 """Clauses of fewer content words than this in all can't be told from a subject and an object."""
@@ -89,15 +93,52 @@ def _vetoes(a: Reading, b: Reading, difference: Difference) -> Iterator[tuple[st
     left, right, num_shared, num_opposites = difference
     yield "negation", (a.negations + b.negations + num_opposites) % 2 == 1
     yield "time", a.moments != b.moments
-    yield "person", a.persons != b.persons
+    yield "person", a.persons != b.persons or _own_otherwise(a, b)
     yield "names", not (a.names <= _stems(b) and b.names <= _stems(a))
-    yield "order", not left and not right and not _same_order(a, b)
+    if not left and not right:
+        # Of the same content words the small ones ask: when or where, you me or I you.
+        yield "question", a.question != b.question and {a.question, b.question} <= PLAIN_QUESTIONS
+        to_a, to_b = _done_to(a), _done_to(b)
+        yield "order", not _same_order(a, b) or bool(to_a and to_b and to_a.isdisjoint(to_b))
     yield "nothing shared", num_shared == 0
 
 
 def _by_stem(reading: Reading) -> dict[str, str]:
     return {
         stemmed: reading.tokens[place] for stemmed, place in zip(reading.content, reading.places, strict=True)
+    }
+
+
+def _own_otherwise(a: Reading, b: Reading) -> bool:
+    """Whether something is mine in the one and yours in the other."""
+    owned_a, owned_b = _owned(a), _owned(b)
+    return any(
+        (thing, other) in owned_b and (thing, owner) not in owned_b and (thing, other) not in owned_a
+        for thing, owner in owned_a
+        for other in ("my", "your")
+        if other != owner
+    )
+
+
+def _owned(reading: Reading) -> set[tuple[str, str]]:
+    """What is said to be whose: each 'my' or 'your' with the content word that follows."""
+    owned = set()
+    for place, token in enumerate(reading.tokens):
+        if token in ("my", "your"):
+            after = (word for word, at in zip(reading.content, reading.places, strict=True) if at > place)
+            owned.update((thing, token) for thing in islice(after, 1))
+    return owned
+
+
+def _done_to(reading: Reading) -> set[str]:
+    """To whom of the two who talk something is done: 'me' or 'you' after a content word, where no phrase of
+    politeness has it ('tell me', 'you know').
+    """
+    tokens, first = reading.tokens, reading.places[0] if reading.places else len(reading.tokens)
+    return {
+        token
+        for place, token in enumerate(tokens)
+        if token in ("me", "you") and place > first and POLITE.isdisjoint(tokens[place - 1 : place + 2])
     }
 
 

@@ -12,7 +12,7 @@ from edgecloud.cache import answers
 from edgecloud.cache.answers import AnswerCache
 from edgecloud.cache.experience import Domain
 from edgecloud.cache.key import key_of
-from edgecloud.cache.records import Found, Hit
+from edgecloud.cache.records import Found, Hit, Recalled
 from edgecloud.errors import StorageError
 from edgecloud.types import Notice, Sampling, ToolCallDelta
 
@@ -87,6 +87,19 @@ def test_the_same_words_need_no_vector(cache: AnswerCache) -> None:
 
     assert recalled.hit is not None
     assert recalled.hit.tier == "semantic"
+
+
+# cases: R64
+@pytest.mark.parametrize("text", ["What is 17 * 23 in all?", "天空为什么是蓝色的？", "why is it so? " * 90])
+def test_what_is_not_compared_is_given_again_to_the_same_words_alone(cache: AnswerCache, text: str) -> None:
+    cache.store(make_key(text), None, make_answer())
+    other = text.replace("17", "18").replace("蓝", "红").replace("is it so", "was it so", 1)
+
+    assert cache.recall(make_key(text), [WHO]).hit is not None
+    assert cache.foresee(make_key(text), [WHO]).info is not None
+    assert cache.recall(make_key(other), [WHO], is_embedded=True) == Recalled()
+    assert look(cache, make_key(other), at()) == Found()
+    assert cache.foresee(make_key(other), [WHO], at()).info is None
 
 
 def test_an_empty_partition_asks_for_no_vector(cache: AnswerCache) -> None:

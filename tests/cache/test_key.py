@@ -85,8 +85,6 @@ def test_who_asks_and_how_urgently_does_not_part() -> None:
         ("a song about the rain", "new each time"),
         ("could you say that again please", "new each time"),
         ("pick any random number below ten", "new each time"),
-        ("what is 17 * 23 in all?", "code or sums"),
-        ("what does ```x = 1``` do here", "code or sums"),
         ("What is the weather like in Oslo?", "grows old"),
         ("Who is the current president of France?", "grows old"),
         ("the weather for tomorrow in tokyo", "grows old"),
@@ -96,8 +94,14 @@ def test_who_asks_and_how_urgently_does_not_part() -> None:
         ("I read the paper today\nand who won the match yesterday", "grows old"),
         ("wie wird das Wetter in Berlin", "language"),
         ("pourquoi le ciel est bleu", "language"),
-        ("为什么 天空 是 蓝色 的", "language"),
-        ("why is the sky blue? " * 60, "longer"),
+        ("継続は力なりとはどういう意味ですか", "language"),
+        ("继续", "short"),
+        ("请帮我发送一封邮件给王先生", "done"),
+        ("提醒我下午给妈妈打电话", "done"),
+        ("写一首关于大海的诗", "new each time"),
+        ("再讲一遍给我听听", "new each time"),
+        ("今天天气怎么样", "grows old"),
+        ("我的卡丢了。现在几点了？", "grows old"),
     ],
 )
 def test_what_similarity_cannot_tell_has_no_partition(text: str, why: str) -> None:
@@ -120,12 +124,34 @@ def test_what_similarity_cannot_tell_has_no_partition(text: str, why: str) -> No
         "There is a random charge on my statement",
         "What is the story behind the Trojan horse?",
         "I would like to cancel a transfer",
+        'What does "today" mean in this contract?',
+        "How do I say see you tomorrow in Spanish?",
+        "What time zone is Nepal in?",
         "order of operations in maths",
         "stop words in search engines",
     ],
 )
 def test_a_word_that_only_sounds_like_it_keeps_nothing_out(text: str) -> None:
     assert make_key(text).partition is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("what is 17 * 23 in all?", "code or sums"),
+        ("what does ```if x:\n  y``` do here", "code or sums"),
+        ("天空为什么是蓝色的？", "language"),
+        ("why is the sky blue? " * 60, "longer"),
+    ],
+)
+def test_what_is_not_compared_is_still_known_again(text: str, why: str) -> None:
+    key = make_key(text)
+    assert key.partition is not None
+    assert not key.is_compared
+    assert why in key.only_words
+    assert make_key(text).wording == key.wording
+    # A space in code may be its meaning.
+    assert make_key(text.replace("\n", "\n  ") + " ").wording != key.wording
 
 
 @pytest.mark.parametrize(
