@@ -79,13 +79,13 @@ class Books:
         """
         return await asyncio.wrap_future(self._thread.submit(work))
 
-    async def reserve(self, request_id: str, limits: Sequence[Limit], nano: int) -> None:
-        """Set money aside before anything is sent. Raises `BudgetExceeded`, and `StorageError` where nobody
-        can say what is left.
+    async def reserve(self, request_id: str, limits: Sequence[Limit], nano: int, engine: str = "") -> None:
+        """Set money aside before anything is sent, for `engine`. Raises `BudgetExceeded`, and `StorageError`
+        where nobody can say what is left.
         """
         self._reserved.add(request_id)
         # A caller that leaves while it is written settles afterwards, in the order of the queue.
-        reserving = self._thread.submit(lambda ledger: ledger.reserve(request_id, limits, nano))
+        reserving = self._thread.submit(lambda ledger: ledger.reserve(request_id, limits, nano, engine))
         await asyncio.shield(asyncio.wrap_future(reserving))
 
     def prepare(self) -> None:

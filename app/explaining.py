@@ -10,6 +10,7 @@ from edgecloud.wire.native import dump_record, load_record
 
 from ..router.decision import Decision
 from ..router.explain import explain
+from ..router.ledger.crashed import CRASHED
 from .memory import age
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def request_story(ledger: Ledger, request_id: str, *, tenant: str | None = None)
     sentences: list[str] = []
     if story["receipt"]["cache"]["entry_id"] is not None:
         sentences += _kept_answer(story["receipt"])
+    elif story["outcome"] == CRASHED:
+        sentences.append(f"{story['receipt']['reason'].capitalize()}.")
     elif stored is None and story["outcome"] != "ok" and not story["attempts"]:
         sentences.append(f"It ended ({story['outcome']}) before anybody was chosen.")
     elif stored is None:

@@ -52,7 +52,7 @@ class Till:
         missing = self._run.nano + self._under_way + nano - self._reserved
         if missing > 0:
             try:
-                await self._books.reserve(self._run.request.id, self._run.limits, missing)
+                await self._books.reserve(self._run.request.id, self._run.limits, missing, upstream.name)
             except StorageError as error:
                 raise BudgetExceeded(
                     f"There is a budget, and what is left of it can't be read: {error.message} "

@@ -37,6 +37,20 @@ class RequestEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Orphan:
+    """What a dead process had reserved for a request: `nano`, last at `beat` (Unix seconds), for `engine`, ""
+    where nobody knows for whom.
+    """
+
+    request_id: str
+    engine: str
+    nano: int
+    beat: float
+    tenant: str | None
+    chat_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Precedent:
     """Which engine was first for a question. `vector` is its embedding as bytes of float16, from the embedder
     with that `fingerprint`; `chat_id` is what it is deleted with, None where it is not to be kept.

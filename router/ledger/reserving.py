@@ -15,6 +15,7 @@ from edgecloud.storage import Owner
 from edgecloud.units import money
 
 from ..money import amount
+from .entries import Orphan
 
 if TYPE_CHECKING:
     from ..budgets import Limit
@@ -31,8 +32,11 @@ def reserve(
     owner: Owner,
     now: float,
     currency: str,
+    engine: str,
 ) -> None:
-    """Set `nano` more aside for the request under every limit. Raises `BudgetExceeded` if one has no room."""
+    """Set `nano` more aside for the request, which `engine` gets, under every limit. Raises `BudgetExceeded`
+    if one has no room.
+    """
     for limit in limits:
         if limit.limit is None:
             continue
@@ -41,9 +45,9 @@ def reserve(
             raise _exceeded(limit, limit.limit - spent - reserved, nano, currency)
     for limit in limits:
         connection.execute(
-            """INSERT INTO reservations VALUES (?, ?, ?, ?, ?, ?, ?)
-               ON CONFLICT DO UPDATE SET nano = nano + excluded.nano, beat = excluded.beat""",
-            (limit.account, limit.period, request_id, nano, *owner, now),
+            """INSERT INTO reservations VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
+               SET nano = nano + excluded.nano, beat = excluded.beat, engine = excluded.engine""",
+            (limit.account, limit.period, request_id, nano, *owner, now, engine),
         )
 
 
@@ -73,8 +77,8 @@ def sums(connection: sqlite3.Connection, limit: Limit) -> tuple[int, int]:
     return (spent[0] if spent else 0), reserved
 
 
-def reclaim(connection: sqlite3.Connection, now: float) -> int:
-    """Take back what dead processes had reserved; returns of how many requests.
+def reclaim(connection: sqlite3.Connection, now: float) -> list[Orphan]:
+    """Take back what dead processes had reserved; returns of which requests.
 
     Nobody knows what their upstreams had done by then, so it counts as spent: a budget may be too careful,
     never too generous.
@@ -82,15 +86,20 @@ def reclaim(connection: sqlite3.Connection, now: float) -> int:
     rows = connection.execute(
         "SELECT DISTINCT request_id, owner_pid, owner_started, beat FROM reservations"
     ).fetchall()
-    orphans = {request_id for request_id, *owner, beat in rows if _is_dead(Owner(*owner), now - beat)}
-    for request_id in orphans:
-        held = connection.execute(
-            "SELECT account, period, nano FROM reservations WHERE request_id = ?", (request_id,)
-        ).fetchall()
-        for account, period, nano in held:
-            spend(connection, account, period, nano)
-        connection.execute("DELETE FROM reservations WHERE request_id = ?", (request_id,))
-    return len(orphans)
+    dead = {request_id for request_id, *owner, beat in rows if _is_dead(Owner(*owner), now - beat)}
+    return [_take_back(connection, request_id) for request_id in sorted(dead)]
+
+
+def _take_back(connection: sqlite3.Connection, request_id: str) -> Orphan:
+    held = connection.execute(
+        "SELECT account, period, nano, beat, engine FROM reservations WHERE request_id = ?", (request_id,)
+    ).fetchall()
+    for account, period, nano, _, _ in held:
+        spend(connection, account, period, nano)
+    connection.execute("DELETE FROM reservations WHERE request_id = ?", (request_id,))
+    _, _, nano, beat, engine = held[0]
+    whose = {kind: name for kind, _, name in (account.partition(":") for account, *_ in held)}
+    return Orphan(request_id, engine, nano, beat, whose.get("key"), whose.get("chat"))
 
 
 def _is_dead(owner: Owner, silence_s: float) -> bool:

@@ -13,7 +13,7 @@ from edgecloud.database import Database
 from edgecloud.errors import NotFound
 from edgecloud.storage import BUSY_S, this_process
 
-from . import accounts, precedents, reading, reserving
+from . import accounts, crashed, precedents, reading, reserving
 from .deleted import is_deleted, note_deleted
 from .entries import AnswerEntry, AttemptEntry, EngineSums, Precedent, RequestEntry
 from .precedents import KeptPrecedents
@@ -45,11 +45,13 @@ class Ledger(Database):
 
     # ------------------------------------------------------------------------------------------------- money
 
-    def reserve(self, request_id: str, limits: Sequence[Limit], nano: int) -> None:
-        """Set `nano` more aside for a request, under all of its limits or none. Raises `BudgetExceeded`."""
+    def reserve(self, request_id: str, limits: Sequence[Limit], nano: int, engine: str = "") -> None:
+        """Set `nano` more aside for a request, which `engine` gets, under all of its limits or none. Raises
+        `BudgetExceeded`.
+        """
         with self._writing() as connection:
             reserving.reserve(
-                connection, request_id, limits, nano, self._owner, self._clock(), self._currency
+                connection, request_id, limits, nano, self._owner, self._clock(), self._currency, engine
             )
 
     def sums(self, limits: Sequence[Limit]) -> tuple[tuple[int, int], ...]:
@@ -66,9 +68,14 @@ class Ledger(Database):
             )
 
     def reclaim(self) -> int:
-        """Count as spent what dead processes had reserved; returns of how many requests."""
+        """Count as spent what dead processes had reserved, with a line for each; returns of how many
+        requests.
+        """
         with self._writing() as connection:
-            return reserving.reclaim(connection, self._clock())
+            orphans = reserving.reclaim(connection, self._clock())
+            for orphan in orphans:
+                crashed.write(connection, orphan, self._currency)
+        return len(orphans)
 
     def tidy(self) -> None:
         """Remove what is too old to be looked at."""

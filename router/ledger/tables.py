@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from edgecloud.storage import Migration
 
+from .crashed import name_engines
 from .deleted import remember_deleted_chats
 from .precedents import create_precedents
 
@@ -52,4 +53,4 @@ def create_ledger(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS: Sequence[Migration] = (create_ledger, remember_deleted_chats, create_precedents)
+MIGRATIONS: Sequence[Migration] = (create_ledger, remember_deleted_chats, create_precedents, name_engines)

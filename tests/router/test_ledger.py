@@ -15,9 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from edgecloud.app.explaining import request_story
 from edgecloud.errors import BudgetExceeded, NotFound
 from edgecloud.router.budgets import Limit, limits_of
 from edgecloud.router.ledger import AttemptEntry, Ledger, RequestEntry, accounts
+from edgecloud.router.ledger.crashed import REASON
 from edgecloud.router.ledger.deleted import REMEMBER_S
 from edgecloud.router.ledger.reserving import STALE_S
 from edgecloud.router.money import NANO, Price, nano
@@ -228,8 +230,8 @@ from pathlib import Path
 from edgecloud.router.ledger import Ledger
 from edgecloud.router.budgets import limits_of
 from edgecloud.settings import BudgetSettings
-limits = limits_of(BudgetSettings(per_day=1.0), {NOW}, chat_id=None, tenant=None)
-Ledger(Path({str(tmp_path / "edgecloud.db")!r})).reserve("req-dead", limits, 400_000_000)
+limits = limits_of(BudgetSettings(per_day=1.0), {NOW}, chat_id="chat-1", tenant="abc")
+Ledger(Path({str(tmp_path / "edgecloud.db")!r})).reserve("req-dead", limits, 400_000_000, "big")
 import os; os._exit(9)
 """
     subprocess.run([sys.executable, "-c", program], check=False)
@@ -237,6 +239,14 @@ import os; os._exit(9)
     assert spent(ledger, day)[0] == (0, nano(0.4))
     assert ledger.reclaim() == 1
     assert spent(ledger, day) == [(nano(0.4), 0), (nano(0.4), 0)]
+    # The lines add up to what is spent.
+    line = ledger.receipt("req-dead")
+    told = {name: line[name] for name in ("outcome", "cost", "tenant", "chat_id", "attempts")}
+    assert told == {"outcome": "crashed", "cost": 0.4, "tenant": "abc", "chat_id": "chat-1", "attempts": []}
+    assert (line["receipt"]["engine"], line["receipt"]["cost"]) == ("big", 0.4)
+    (sums,) = ledger.sums_since(0.0)
+    assert (sums.engine, sums.requests, sums.failed, sums.cost) == ("big", 1, 1, 0.4)
+    assert request_story(ledger, "req-dead")["sentences"] == [f"{REASON.capitalize()}."]
 
 
 def test_a_doubtful_owner_s_reservation_is_given_up_once_it_is_silent(tmp_path: Path) -> None:
