@@ -178,9 +178,7 @@ class World:
             **fields,
         )
         self.bound = set[str]()  # chats in which something private was found
-        self.wished = set[
-            str
-        ]()  # chats that were wished to stay; `ask` and the chat can lift that
+        self.wished = set[str]()  # chats that were wished to stay; `ask` and the chat can lift that
         self.turns: dict[str, list[Message]] = {}
         self.forbidden: dict[str, set[str]] = {}  # by the request's id
         self.calls: dict[str, Counter[str]] = {}  # engines by the request's id
@@ -391,7 +389,10 @@ SETTINGS = st.fixed_dictionaries(
             }
         ),
         "budget": st.fixed_dictionaries(
-            {"per_day": st.sampled_from([1.0, 1.0, 0.05, 0.0]), "answer_tokens": st.sampled_from([4, 20])}
+            {
+                "per_day": st.sampled_from([1.0, 1.0, 0.02, 0.05, 0.0]),
+                "answer_tokens": st.sampled_from([4, 20]),
+            }
         ),
         "privacy": st.fixed_dictionaries(
             {
