@@ -109,6 +109,11 @@ class Catalog:
         """Engines that hold something worth asking the health of."""
         return [*(self._host.loaded if self._host else ()), *self._remotes.values()]
 
+    def embedders(self) -> list[Embedder]:
+        """Embedders that are loaded."""
+        opened = [each for each in self._embedders.values() if each.done() and not each.cancelled()]
+        return [each.result() for each in opened if each.exception() is None]
+
     async def aclose(self) -> None:
         """Close everything, whatever each says."""
         opened = await asyncio.gather(*self._embedders.values(), return_exceptions=True)

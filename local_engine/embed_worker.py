@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -71,7 +72,9 @@ class _Row(NamedTuple):
 
 
 class EmbedWorker:
-    """Runs `embed(rows) -> [len(rows), width]` in a thread of its own; `num_passes` counts the calls."""
+    """Runs `embed(rows) -> [len(rows), width]` in a thread of its own; `num_passes` counts the calls, and
+    `pass_s` their seconds.
+    """
 
     def __init__(self, embed: Callable[[Rows], Vectors], *, name: str, max_rows: int = 16) -> None:
         self._embed = embed
@@ -80,6 +83,7 @@ class EmbedWorker:
         self._changed = threading.Condition()
         self._closed = False
         self.num_passes = 0
+        self.pass_s = 0.0
         self._thread = threading.Thread(target=self._work, name=f"embed-{name}", daemon=True)
         self._thread.start()
 
@@ -131,6 +135,7 @@ class EmbedWorker:
             return rows
 
     def _run(self, group: list[_Row]) -> None:
+        began = time.perf_counter()
         try:
             vectors = unit_length(self._embed([row.tokens for row in group]))
         except Exception as error:
@@ -145,6 +150,7 @@ class EmbedWorker:
             return
         finally:
             self.num_passes += 1
+            self.pass_s += time.perf_counter() - began
         for row, vector in zip(group, vectors, strict=True):
             row.job.vectors[row.place] = vector
             if all(each is not None for each in row.job.vectors):

@@ -75,6 +75,10 @@ class MiniLM:
     def num_passes(self) -> int:
         return self._worker.num_passes
 
+    @property
+    def pass_s(self) -> float:
+        return self._worker.pass_s
+
     async def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> EmbedResult:
         """Unit vectors, in order. Raises `BadRequest` for an empty input or an id outside the vocabulary."""
         found = await _tokenized(inputs, self._encode, self._wrap, self._vocab_size)
@@ -126,6 +130,10 @@ class GgufEmbedder:
     @property
     def num_passes(self) -> int:
         return self._worker.num_passes
+
+    @property
+    def pass_s(self) -> float:
+        return self._worker.pass_s
 
     async def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> EmbedResult:
         """Unit vectors, in order. Raises `BadRequest` for an empty input or an id outside the vocabulary, and

@@ -115,11 +115,15 @@ def test_several_at_once_each_get_their_own(sdk: openai.OpenAI) -> None:
 
 
 # cases: C152, C155
-def test_embeddings_come_from_the_embedder_only(sdk: openai.OpenAI) -> None:
+def test_embeddings_come_from_the_embedder_only(server: Process, sdk: openai.OpenAI) -> None:
     answer = sdk.embeddings.create(model="minilm", input=["one", "two"])
     assert [len(entry.embedding) for entry in answer.data] == [384, 384]
     with pytest.raises(openai.BadRequestError, match="embeddings"):
         sdk.embeddings.create(model="smollm2", input="x")
+    with client(server.url) as http:
+        told = dict(line.rsplit(" ", 1) for line in http.get("/metrics").text.splitlines() if line[0] != "#")
+    assert float(told['edgecloud_embedding_pass_seconds_count{model="minilm"}']) >= 1
+    assert float(told['edgecloud_embedding_pass_seconds_sum{model="minilm"}']) > 0
 
 
 # cases: C160, C164, C172

@@ -84,6 +84,9 @@ class FakeCatalog:
     def loaded(self) -> list[Engine]:
         return list(self.engines.values())
 
+    def embedders(self) -> list[Embedder]:
+        return [self.fake_embedder] if self.fake_embedder is not None else []
+
     async def aclose(self) -> None:
         for engine in self.engines.values():
             await engine.aclose()
