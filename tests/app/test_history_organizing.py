@@ -15,6 +15,7 @@ from edgecloud.app.chat_markdown import PRIVATE_LINE
 from edgecloud.app.chats import Seam, StoredMessage
 from edgecloud.app.history import History
 from edgecloud.app.pins import unpinned
+from edgecloud.app.text_files import write_private
 from edgecloud.errors import BadRequest, NotFound
 from edgecloud.router.facts import Privacy, PrivacyReason
 from edgecloud.router.ledger import Ledger
@@ -71,17 +72,16 @@ def test_a_chat_asked_privately_by_any_door_is_pinned_and_its_other_notes_stay(h
     assert not history.show(chat_id).private, "the chat's own switch undoes it"
 
 
-def test_what_did_not_fit_on_the_disk_leaves_no_half_a_file(history: History, tmp_path: Path) -> None:
-    chat = history.show(asked(history))
+def test_what_did_not_fit_on_the_disk_leaves_no_half_a_file(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
         with pytest.raises(BadRequest, match="File too large"):
-            export_chat(chat, str(tmp_path / "chat.json"))
+            write_private(tmp_path / "chat.json", "x" * 1000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    export_chat(chat, str(tmp_path / "chat.json"))
+    write_private(tmp_path / "chat.json", "x" * 1000)
 
 
 def test_a_file_in_the_home_of_no_user_is_none() -> None:
