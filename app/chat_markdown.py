@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from edgecloud.errors import BadRequest
+from edgecloud.shorten import one_line
 from edgecloud.types import Message, ToolCall
 
 from .chats import Chat, Seam, Status, StoredMessage
@@ -98,15 +99,10 @@ def _instead_of(chat: Chat) -> Callable[[StoredMessage], str]:
             return ""
         asked = by_id.get(beside.parent_id or "")
         if beside.message.role == "assistant" and asked is not None:
-            return f"beside the answer to “{_first_words(asked)}”"
-        return f"beside “{_first_words(beside)}”"
+            return f"beside the answer to “{one_line(asked.message.content, 40)}”"
+        return f"beside “{one_line(beside.message.content, 40)}”"
 
     return say
-
-
-def _first_words(stored: StoredMessage) -> str:
-    line = " ".join(stored.message.content[:200].split())
-    return line if len(line) <= 40 else line[:39].rstrip() + "…"
 
 
 def _facts(stored: StoredMessage, numbers: Mapping[str, int]) -> dict[str, Any]:

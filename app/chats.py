@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from edgecloud.shorten import one_line
 from edgecloud.types import ChatRequest, Door, Message, ToolCall, new_id
 
 Status = Literal["running", "complete", "interrupted", "failed"]
@@ -185,8 +186,7 @@ def prompt_of(request: ChatRequest) -> tuple[tuple[Message, ...], str]:
 def title_of(prompt: Sequence[Message]) -> str:
     """The first words that are not the system's, on one line of at most 80 characters."""
     spoken = next((message.content for message in prompt if message.role != "system"), "")
-    line = " ".join(storable(spoken[:400]).split())
-    return line if len(line) <= 80 else line[:79].rstrip() + "…"
+    return one_line(storable(spoken[:400]), 80)
 
 
 def storable(text: str) -> str:

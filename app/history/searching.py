@@ -7,6 +7,7 @@ import sqlite3
 import unicodedata
 from collections.abc import Sequence
 
+from edgecloud.shorten import boundary
 from edgecloud.storage import transaction, waiting_at_most
 
 from ..chats import Hit
@@ -96,7 +97,8 @@ def excerpt(text: str, words: Sequence[str]) -> str:
     if at is None:
         folded = "".join(map(_without_accent, text[:FOLDED_LENGTH]))
         at = _position(folded, ["".join(map(_without_accent, word)) for word in words]) or 0
-    start, end = max(0, at - LEAD_LENGTH), max(0, at - LEAD_LENGTH) + EXCERPT_LENGTH
+    start = boundary(text, max(0, at - LEAD_LENGTH))
+    end = boundary(text, start + EXCERPT_LENGTH)
     line = " ".join(text[start:end].split())
     return ("…" if start else "") + line + ("…" if end < len(text) else "")
 

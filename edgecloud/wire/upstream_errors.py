@@ -18,6 +18,7 @@ from edgecloud.errors import (
     Unavailable,
     UpstreamError,
 )
+from edgecloud.shorten import one_line
 
 MAX_QUOTE = 300
 _CONTEXT_CODES = ("context_length_exceeded", "exceed_context_size_error")
@@ -68,8 +69,7 @@ def quote(body: Any) -> str:
         body = next((body[key] for key in ("error", "message", "detail") if body.get(key)), None)
     if not isinstance(body, str):
         return ""
-    line = " ".join(body[: 4 * MAX_QUOTE].encode(errors="replace").decode().split())
-    return line if len(line) <= MAX_QUOTE else line[: MAX_QUOTE - 1] + "…"
+    return one_line(body[: 4 * MAX_QUOTE].encode(errors="replace").decode(), MAX_QUOTE)
 
 
 def is_deadline(body: Any) -> bool:
