@@ -122,7 +122,7 @@ class Precedents:
         # They come in rising order.
         while self._kept and (oldest := next(iter(self._kept))) < kept.first:
             self._forget(self._kept.pop(oldest))
-        if len(self._kept) == kept.count:
+        if len(self._kept) == kept.size:
             return True
         while self._kept:
             self._forget(self._kept.popitem()[1])

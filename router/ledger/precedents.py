@@ -14,14 +14,14 @@ KEPT = 512
 
 
 class KeptPrecedents(NamedTuple):
-    """`newer` are the rows after the number that was asked for, the oldest first; of all there are `count`,
+    """`newer` are the rows after the number that was asked for, the oldest first; of all there are `size`,
     from the number `first` on: whoever knows others in between knows what was deleted. `over` are the
     requests, of those asked about, whose precedent is among these or nowhere.
     """
 
     newer: Sequence[tuple[int, Precedent]]
     first: int
-    count: int
+    size: int
     over: frozenset[str]
 
 
@@ -63,14 +63,14 @@ def read(connection: sqlite3.Connection, after: int, pending: Collection[Precede
     """What there is after a number (0 for all), and which of the `pending` are no longer: their request is
     settled, or its chat deleted.
     """
-    first, count = connection.execute("SELECT coalesce(min(number), 0), count(*) FROM precedents").fetchone()
+    first, size = connection.execute("SELECT coalesce(min(number), 0), count(*) FROM precedents").fetchone()
     rows = connection.execute(
         """SELECT number, request_id, chat_id, engine, mode, tenant, fingerprint, vector FROM precedents
            WHERE number > ? ORDER BY number""",
         (after,),
     ).fetchall()
     over = frozenset(each.request_id for each in pending if _is_over(connection, each))
-    return KeptPrecedents([(number, Precedent(*row)) for number, *row in rows], first, count, over)
+    return KeptPrecedents([(number, Precedent(*row)) for number, *row in rows], first, size, over)
 
 
 def _is_over(connection: sqlite3.Connection, precedent: Precedent) -> bool:
