@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import NamedTuple
 
 from .reading import read
@@ -23,6 +24,9 @@ _MUCH, _LITTLE = 0.5, 0.2
 _NEAR, _FAR = 0.88, 0.55
 _YES = frozenset(["yes", "yeah", "yep", "correct", "true"])
 _NO = frozenset(["no", "nope", "incorrect", "false"])
+
+_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
+_UNSPACED_NOT = re.compile("[不没沒无無未非]")
 
 
 class Gist(NamedTuple):
@@ -50,17 +54,25 @@ class Gist(NamedTuple):
 
 def gist_of(text: str) -> Gist:
     """The gist of an answer."""
-    reading = read(text[:READ_CHARACTERS])
-    words = hashlib.sha256(repr((reading.tokens, reading.numbers, text[READ_CHARACTERS:])).encode())
+    beginning, rest = text[:READ_CHARACTERS], text[READ_CHARACTERS:]
+    reading = read(beginning)
+    digest = hashlib.sha256(repr((reading.tokens, reading.numbers, rest)).encode()).hexdigest()
     first = reading.tokens[0] if reading.tokens else ""
     return Gist(
-        words.hexdigest()[:16],
-        len(reading.tokens),
-        reading.negations,
+        digest[:16],
+        sum(1 + len(_UNSPACED.findall(token)) // 2 for token in reading.tokens),
+        reading.negations + len(_UNSPACED_NOT.findall(beginning)),
         (first in _YES) - (first in _NO),
         frozenset(reading.numbers),
-        frozenset(reading.content),
+        frozenset(piece for word in reading.content for piece in _pieces(word)),
     )
+
+
+def _pieces(word: str) -> list[str]:
+    """The word; what is written without spaces by twos, which is what its words are, more or less."""
+    if not _UNSPACED.search(word):
+        return [word]
+    return [word[place : place + 2] for place in range(max(1, len(word) - 1))]
 
 
 def agree(one: str, other: str, cosine: float | None = None) -> bool | None:

@@ -27,6 +27,10 @@ RULED = ("en", "zh")
 """Languages in which these rules can tell what asks for a moment, for a deed, or for something new."""
 
 
+UNSPACED = ("zh", "ja")
+"""Languages that the vetoes can't read, whatever the embedder knows."""
+
+
 class Verdict(NamedTuple):
     """A prompt's language and how long its answer keeps; `reason` is why the semantic tier may not serve it,
     `only_words` why it may serve it the answer to the very same words and no others, if so.
@@ -119,7 +123,7 @@ def judge(text: str, *, languages: Collection[str], lifetime_s: float) -> Verdic
         return Verdict(language, FRESH_S, "it asks about a moment, and its answer grows old", "")
     is_known = language in languages
     reason = _reason(text) or ("" if is_known or language in RULED else _UNKNOWN)
-    return Verdict(language, lifetime_s, reason, _only_words(text) if is_known else _UNKNOWN)
+    return Verdict(language, lifetime_s, reason, _only_words(text, language) if is_known else _UNKNOWN)
 
 
 _UNKNOWN = "the embedder is not known to understand its language"
@@ -142,7 +146,9 @@ def _reason(text: str) -> str:
     return ""
 
 
-def _only_words(text: str) -> str:
+def _only_words(text: str, language: str) -> str:
+    if language in UNSPACED:
+        return "its words are not parted by spaces, so what tells two prompts apart can't be read"
     if len(text) > MAX_CHARACTERS:
         return "it is longer than the embedder reads"
     if _LITERAL.search(text):

@@ -248,6 +248,12 @@ def test_other_languages_are_compared_where_the_embedder_knows_them() -> None:
     assert key_of(german, languages=("de",)).partition != key_of(ask(QUESTION)).partition
 
 
+def test_a_language_without_spaces_is_only_known_again_whatever_the_embedder_knows() -> None:
+    key = key_of(ask("天空为什么是蓝色的？"), languages=("en", "zh"))
+    assert key.partition is not None
+    assert "spaces" in key.only_words
+
+
 @pytest.mark.parametrize("word", ["tell", "SELECT", "how", "write", "give me", "add"])
 def test_a_huge_prompt_of_one_word_is_judged_all_the_same(word: str) -> None:
     # A pattern that looks to the end from every word would take minutes here.

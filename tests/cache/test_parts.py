@@ -42,6 +42,9 @@ def test_languages(text: str, language: str) -> None:
         ("It is 42 metres tall.", "It is 43 metres tall.", None, False),
         ("Yes, it is safe to eat.", "No, it is not safe to eat.", None, False),
         ("The capital of France is Paris.", "Paris is the capital of France.", None, True),
+        ("是法国的首都巴黎。", "法国的首都是巴黎。", None, True),
+        ("可以安全食用。", "不可以安全食用。", None, False),
+        ("法国的首都是巴黎。", "水在一百度沸腾。", None, False),
         ("word " * 20 + "one", "other " * 20 + "two", 0.4, False),
     ],
 )
