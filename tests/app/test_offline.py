@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pool.builders import free_port
+
 from .shell import environment
 
 # Runs commands in one process and writes down every connection and every lookup, whoever asks for it.
@@ -50,12 +52,14 @@ replicas = [{url = "http://192.0.2.2:8000/v1"}]
 """
 
 
-def watched(home: Path, *commands: list[str], **extra: str) -> tuple[list[str], list[int]]:
+def watched(
+    home: Path, *commands: list[str], program: str = WATCH, **extra: str
+) -> tuple[list[str], list[int]]:
     """What was connected to or looked up by the commands, and their exit codes."""
     (home / "config.toml").write_text(CONFIG)
     report = home / "report.json"
-    program = [sys.executable, "-c", WATCH, json.dumps(commands), str(report)]
-    done = subprocess.run(program, env=environment(home, **extra), capture_output=True, timeout=120)
+    command = [sys.executable, "-c", program, json.dumps(commands), str(report)]
+    done = subprocess.run(command, env=environment(home, **extra), capture_output=True, timeout=120)
     assert report.exists(), done.stderr.decode()
     told = json.loads(report.read_text())
     return told["seen"], told["results"]
@@ -94,6 +98,58 @@ def test_a_private_request_leaves_nothing_that_can_be_seen_outside(tmp_path: Pat
     )
     assert seen == []
     assert results == [0, 0, 3]
+
+
+# Runs a server beside a client in one process that is watched.
+SERVE = """
+import http.client, json, os, signal, sys, threading, time
+
+def ask(path, body, **headers):
+    while True:
+        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=120)
+        try:
+            connection.request("POST" if body else "GET", path, json.dumps(body) if body else None, headers)
+            return connection.getresponse().status
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+
+def client():
+    text = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+    for path, body, headers in (
+        ("/v1/chat/completions", {**text, "model": "auto"}, {"x-edgecloud-mode": "quality"}),
+        ("/v1/chat/completions", {**text, "model": "far"}, {}),
+        ("/v1/chat/completions", {**text, "model": "auto"}, {"x-edgecloud-mode": "pool"}),
+        ("/v1/messages", {**text, "model": "further"}, {}),
+        ("/v1/embeddings", {"input": "hi", "model": "auto"}, {}),
+        ("/route/explain", {**text, "model": "auto"}, {}),
+        ("/v1/models", None, {}),
+        ("/health/router", None, {}),
+    ):
+        results.append(ask(path, body, **headers))
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=client, daemon=True).start()
+"""
+
+
+@pytest.mark.slow
+def test_a_server_that_a_variable_keeps_offline_connects_to_nothing(tmp_path: Path) -> None:
+    port = free_port()
+    serve = WATCH.replace("for arguments in", f"PORT = {port}\n{SERVE}\nfor arguments in")
+    seen, results = watched(
+        tmp_path,
+        ["serve", "--port", str(port), "--drain", "0"],
+        ["models", "pull", "hf:Qwen/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M"],
+        ["pool", "add", "new", "http://new.example:8000/v1"],
+        program=serve,
+        EDGECLOUD_OFFLINE="1",
+        EDGECLOUD_ROUTER__MODE="quality",
+    )
+    assert seen == []
+    *statuses, served, pulled, added = results
+    assert statuses == [200, 403, 403, 403, 200, 200, 200, 200]
+    assert served == 0
+    assert 0 not in (pulled, added)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edgecloud.router.facts import Facts, Needs, Privacy, PrivacyReason, Spread
-from edgecloud.router.filter import FILTERS, filter, mode_of, reserved_tokens
+from edgecloud.router.filter import filter, mode_of, reserved_tokens
 from edgecloud.router.world import BreakerView, Budget, KeyLimits, Speed, World
 from edgecloud.settings import Settings
 
@@ -196,20 +196,43 @@ def test_who_takes_no_raw_prompts_takes_chats() -> None:
     assert filter(make_facts(needs=Needs(chat=False)), world, SETTINGS).removed[0].code == "completions"
 
 
-def test_the_first_filter_takes_an_engine_and_the_others_are_noted() -> None:
-    world = make_world(make_hosted(breaker=BreakerView("open", NOW + 5)), budgets=(Budget("day", 0.0),))
+def test_the_first_filter_takes_an_engine_and_the_others_are_noted_in_their_order() -> None:
+    cloud = make_hosted(
+        can={"images": False},
+        breaker=BreakerView("open", NOW + 5),
+        speed=Speed(queue_s=Spread(99.0, 120.0), num_samples=9),
+    )
+    world = make_world(cloud, budgets=(Budget("day", 0.0),), key=KeyLimits("work", engines=("laptop",)))
+    facts = make_facts(
+        covers=("laptop",),
+        mode="local",
+        privacy=PRIVATE,
+        offline=True,
+        needs=Needs(images=True),
+        deadline_s=1.0,
+    )
 
-    [removed] = filter(make_facts(privacy=PRIVATE, offline=True), world, SETTINGS).removed
+    [removed] = filter(facts, world, SETTINGS).removed
 
-    assert (removed.filter, removed.code) == ("privacy", "private")
+    assert (removed.filter, removed.code) == ("name", "not_asked_for")
+    assert list(removed.codes.items()) == [
+        ("name", "not_asked_for"),
+        ("mode", "mode_local"),
+        ("privacy", "private"),
+        ("offline", "offline"),
+        ("capability", "images"),
+        ("breaker", "resting"),
+        ("key", "key_engine"),
+        ("money", "budget"),
+        ("slo", "deadline"),
+    ]
+
+
+def test_the_sentence_is_that_of_the_first_filter() -> None:
+    [removed] = filter(make_facts(privacy=PRIVATE, offline=True), make_world(make_hosted()), SETTINGS).removed
+
+    assert removed.codes == {"privacy": "private", "offline": "offline"}
     assert "it holds an email address" in removed.sentence
-    assert removed.codes == {
-        "privacy": "private",
-        "offline": "offline",
-        "breaker": "resting",
-        "money": "budget",
-    }
-    assert list(removed.codes) == [name for name, _ in FILTERS if name in removed.codes]
 
 
 def test_an_allowed_set_can_only_be_narrowed() -> None:
