@@ -39,11 +39,6 @@ REST_S = 30.0
 
 CLOSE_WAIT_S = 10.0
 
-MOMENT_S = 0.01
-"""How long an answer waits to be kept, so as not to be in the way of the next question: until that is looked
-up, or so many seconds.
-"""
-
 T = TypeVar("T")
 Source = Callable[[], Awaitable[AsyncGenerator[EngineEvent, None]]]
 
@@ -71,7 +66,6 @@ class Memory:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="edgecloud-cache")
         self._asides: set[asyncio.Task[None]] = set()
         self._flights = Flights()
-        self._next: asyncio.Future[None] | None = None
         self._rests_until = 0.0
         self._told = False
 
@@ -178,9 +172,6 @@ class Memory:
     async def _look(self, key: Key, request: ChatRequest, answerers: Collection[str]) -> _Looked:
         """Look the request up; trouble is a miss."""
         embedded: Embedded | None = None
-        if self._next is not None and not self._next.done():
-            self._next.set_result(None)
-            await asyncio.sleep(0)
         # Somebody else has it made: nothing is read to find out whether that is worth while.
         is_coming = self._expects_vector(key.text)
 
@@ -222,7 +213,6 @@ class Memory:
         start = events[0]
         if not isinstance(start, Start):
             return
-        await self._moment()
         embedded = looked.embedded
         if looked.vector is not None:
             embedded = await looked.vector
@@ -265,14 +255,6 @@ class Memory:
         except EdgeCloudError:
             return None
         return sum(a * b for a, b in zip(left, right, strict=True))
-
-    async def _moment(self) -> None:
-        """Until the next question is looked up, or `MOMENT_S`."""
-        if self._next is None or self._next.done():
-            loop = asyncio.get_running_loop()
-            following = self._next = loop.create_future()
-            loop.call_later(MOMENT_S, lambda: following.done() or following.set_result(None))
-        await asyncio.shield(self._next)
 
     def _aside(self, work: Awaitable[None]) -> asyncio.Task[None]:
         async def guarded() -> None:
