@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from edgecloud.errors import StorageError
+from edgecloud.errors import EdgeCloudError, StorageError
 
 from .disk_thread import RETRY_S, DiskThread
 from .run import Closing, Decided
@@ -83,10 +83,17 @@ class Books:
         """Set money aside before anything is sent, for `engine`. Raises `BudgetExceeded`, and `StorageError`
         where nobody can say what is left.
         """
+        is_first = request_id not in self._reserved
         self._reserved.add(request_id)
         # A caller that leaves while it is written settles afterwards, in the order of the queue.
         reserving = self._thread.submit(lambda ledger: ledger.reserve(request_id, limits, nano, engine))
-        await asyncio.shield(asyncio.wrap_future(reserving))
+        try:
+            await asyncio.shield(asyncio.wrap_future(reserving))
+        except EdgeCloudError:
+            if is_first:
+                # Nothing is set aside, so nothing will have been spent.
+                self._reserved.discard(request_id)
+            raise
 
     def prepare(self) -> None:
         """Open the ledger now, while somebody else computes, so that nobody waits for it at the end."""

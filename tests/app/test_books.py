@@ -151,6 +151,19 @@ async def test_money_is_reserved_before_it_returns_and_a_refusal_is_raised(disk:
     await books.aclose()
 
 
+async def test_where_nothing_could_be_set_aside_nothing_is_missed_at_the_end(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CLOSE_IMPATIENT_S", 0.05)
+    disk.refuses = True
+    books = Books(disk.open)
+    limits = limits_of(BudgetSettings(per_day=1.0), time.time(), chat_id=None, tenant=None)
+    with pytest.raises(StorageError):
+        await books.reserve("req-1", limits, 1)
+    books.settle(closing("req-1", nano=0))
+    assert await books.aclose() == ""
+
+
 async def test_a_caller_that_leaves_while_reserving_leaves_nothing_reserved(disk: Disk) -> None:
     books = Books(disk.open)
     limits = limits_of(BudgetSettings(per_day=1.0), time.time(), chat_id=None, tenant=None)

@@ -224,6 +224,23 @@ async def test_an_engine_that_does_not_begin_is_left_for_another(monkeypatch: py
     assert (hung.cancelled, done.outstanding) == (["decode"], 0)
 
 
+async def test_white_space_is_no_beginning_and_whoever_sends_nothing_else_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Upstream, "patience_s", lambda self, tokens: 0.02)
+    upstream = make_upstream(FakeEngine([b" ", b"\n", b"x"], name="blank", hang_at=2))
+    for _ in range(3):
+        done = await Executed(ask(), upstream, make_upstream(good())).go()
+        assert (done.text, done.outcomes) == ("Hello, world!", [("blank", "late"), ("good", "ok")])
+    assert not upstream.is_ready()
+
+
+async def test_white_space_before_the_first_word_is_part_of_the_answer() -> None:
+    first = FakeEngine([b"\n", b" ", b"x"], name="first")
+    done = await Executed(ask(), make_upstream(first), make_upstream(good())).go()
+    assert (done.text, done.outcomes) == ("\n x", [("first", "ok")])
+
+
 async def test_every_attempt_is_told_what_is_left_of_the_deadline() -> None:
     last = good()
     await Executed(ask(deadline_s=30.0), make_upstream(broken()), make_upstream(last)).go()
