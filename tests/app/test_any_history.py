@@ -64,6 +64,7 @@ from tests.support.fake_gateway import FakeCatalog, FakeEmbedder
 Fields = dict[str, Any]
 
 HERE, ELSEWHERE = ("small", "near"), ("far", "eu", "eu-2")
+SECOND = "http://eu-2:8000/v1"
 KEYS = {"narrow": "a-narrow-key-of-24-letters", "wide": "a-wide-key-of-24-letters-"}
 TENANTS = {name: tenant_of(key.encode()) for name, key in KEYS.items()}
 SECRETS = ("acme", "4539 1488 0343 6467")
@@ -163,7 +164,7 @@ class World:
             ),
             PoolEntry(
                 name="eu", url="http://eu/v1", model="eu-70b", price_out=1000.0, region="eu",
-                replicas=[{"url": "eu-2"}],
+                replicas=[{"url": SECOND}],
             ),
         )  # fmt: skip
         self.settings = Settings(
@@ -195,9 +196,11 @@ class World:
         async def embedder() -> Embedder:
             return FakeEmbedder()
 
+        catalog = FakeCatalog(engines, FakeEmbedder(), self.pools)
+        catalog.engines[SECOND] = engines[-1]
         self.gateway = Gateway(
             self.settings,
-            FakeCatalog(engines, FakeEmbedder(), self.pools),
+            catalog,
             books=Books(lambda: Ledger(self.folder / "edgecloud.db")),
             memory=Memory(self.settings, lambda: AnswerCache(self.folder / "cache.db"), embedder),
         )

@@ -81,7 +81,7 @@ class House:
                 model="big-70b",
                 price_out=PRICE,
                 context=8192,
-                replicas=[{"url": "second"}] if case.has_two else [],
+                replicas=[{"url": SECOND}] if case.has_two else [],
             ),
         )
         settings: dict[str, Any] = {"server": {}, **case.settings}
@@ -101,7 +101,7 @@ class House:
     async def open(self, _: Settings | None = None) -> Gateway:
         """A gateway of a process of its own."""
         catalog = FakeCatalog([self.small, self.big], FakeEmbedder(), self.pools)
-        catalog.engines["second"] = self.big
+        catalog.engines[SECOND] = self.big
 
         async def embedder() -> Embedder:
             return FakeEmbedder()
@@ -178,6 +178,7 @@ def broken(error: EdgeCloudError = DOWN) -> FakeEngine:
     return FakeEngine(name="big", local=False, refuse=error)
 
 
+SECOND = "http://second:8000/v1"
 DRAFTS = {"mode": "balanced", "cascade": True, "floor": 0.3}
 KEY = "a-key-of-sixteen-letters"
 COLD, WARM = {"temperature": 0}, {"temperature": 0.5}
