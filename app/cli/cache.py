@@ -48,7 +48,7 @@ def list_(state: State, limit: int, as_json: bool) -> None:
             (
                 entry.id,
                 local_time(entry.created),
-                f"{entry.hits} hits",
+                count(entry.hits, "hit"),
                 entry.answerer,
                 " ".join(entry.prompt.split()),
             )
@@ -82,7 +82,7 @@ def show(state: State, answer: str, as_json: bool) -> None:
             ("answered by", entry.answerer),
             ("kept since", local_time(entry.created)),
             ("until", local_time(entry.expires)),
-            ("given again", f"{entry.hits} times"),
+            ("given again", count(entry.hits, "time")),
             ("belongs to", entry.chat_id or entry.scope),
             *([("blocked", "it was called wrong and is not given any more")] if entry.blocked else []),
         ]

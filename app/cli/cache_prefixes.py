@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from edgecloud.errors import NotFound
 from edgecloud.folders import data_dir
 from edgecloud.settings import Settings
-from edgecloud.units import size
+from edgecloud.units import count, size
 
 from .shell import local_time
 
@@ -62,7 +62,7 @@ def prefix_stats(settings: Settings) -> PrefixStats | None:
 def line(entry: PrefixEntry) -> tuple[str, ...]:
     """One prefix in the list."""
     what = f"{entry.num_tokens:,} tokens, {size(entry.bytes)}, of {', '.join(entry.chats)}"
-    return (entry.id, local_time(entry.created), f"{entry.hits} hits", entry.model, what)
+    return (entry.id, local_time(entry.created), count(entry.hits, "hit"), entry.model, what)
 
 
 def details(entry: PrefixEntry) -> list[tuple[str, ...]]:
@@ -73,7 +73,7 @@ def details(entry: PrefixEntry) -> list[tuple[str, ...]]:
         ("holds", f"{entry.num_tokens:,} tokens, {size(entry.bytes)}{', encrypted' * entry.encrypted}"),
         ("kept since", local_time(entry.created)),
         ("until", f"{local_time(entry.expires)}, later if it is used"),
-        ("used again", f"{entry.hits} times, last {local_time(entry.used)}"),
+        ("used again", f"{count(entry.hits, 'time')}, last {local_time(entry.used)}"),
         ("belongs to", ", ".join(entry.chats)),
     ]
 
