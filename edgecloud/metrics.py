@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -133,6 +134,7 @@ class Metrics:
             buckets=_E2E_BUCKETS,
         )
         self._request_children: dict[tuple[str, int, str], Counter] = {}
+        self._generation_children: dict[str, _OfModel] = {}
 
     def count_request(
         self, route: str, status: int, model: str, seconds: float, transport_s: float | None = None
@@ -163,6 +165,33 @@ class Metrics:
         """A meter for one answer."""
         return GenerationMeter(self)
 
+    def of_model(self, model: str) -> _OfModel:
+        """What is booked of a model's answers: to look each up by its label takes longer than to count."""
+        found = self._generation_children.get(model)
+        if found is None:
+            found = self._generation_children[model] = _OfModel(
+                self.ttft.labels(model),
+                self.inter_token.labels(model),
+                self.per_token.labels(model),
+                self.e2e.labels(model),
+                self.prompt_tokens.labels(model),
+                self.cached_tokens.labels(model),
+                self.generation_tokens.labels(model),
+                self.outcomes.labels(model, "done"),
+            )
+        return found
+
+
+class _OfModel(NamedTuple):
+    ttft: Histogram
+    inter_token: Histogram
+    per_token: Histogram
+    e2e: Histogram
+    prompt_tokens: Counter
+    cached_tokens: Counter
+    generation_tokens: Counter
+    done: Counter
+
 
 # The process's own; engines report here too.
 metrics = Metrics()
@@ -183,30 +212,28 @@ class GenerationMeter:
         """Book one event."""
         if isinstance(event, Start):
             self._model = event.model
-            self._inter_token = self._metrics.inter_token.labels(self._model)
+            self._of_model = self._metrics.of_model(self._model)
         elif isinstance(event, Finish | Done):
             self._finish(event)
         elif not isinstance(event, ChoiceDone | Notice):
             now = time.perf_counter()
             if self._first == 0.0:
                 self._first = now
-                self._metrics.ttft.labels(self._model).observe(now - self._began)
+                self._of_model.ttft.observe(now - self._began)
             else:
-                self._inter_token.observe(now - self._last)
+                self._of_model.inter_token.observe(now - self._last)
             self._last = now
 
     def _finish(self, event: Finish | Done) -> None:
-        metrics, usage, now = self._metrics, event.usage, time.perf_counter()
+        usage, now, of_model = event.usage, time.perf_counter(), self._of_model
         self._done = True
-        metrics.prompt_tokens.labels(self._model).inc(usage.prompt_tokens)
-        metrics.cached_tokens.labels(self._model).inc(usage.cached_tokens)
-        metrics.generation_tokens.labels(self._model).inc(usage.completion_tokens)
-        metrics.e2e.labels(self._model).observe(now - self._began)
+        of_model.prompt_tokens.inc(usage.prompt_tokens)
+        of_model.cached_tokens.inc(usage.cached_tokens)
+        of_model.generation_tokens.inc(usage.completion_tokens)
+        of_model.e2e.observe(now - self._began)
         if usage.completion_tokens > 1 and self._first:
-            metrics.per_token.labels(self._model).observe(
-                (self._last - self._first) / (usage.completion_tokens - 1)
-            )
-        metrics.outcomes.labels(self._model, "done").inc()
+            of_model.per_token.observe((self._last - self._first) / (usage.completion_tokens - 1))
+        of_model.done.inc()
 
     def close(self, *, cancelled: bool) -> None:
         """The stream is over; without a `Finish` before, it did not end well."""

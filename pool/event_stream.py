@@ -44,13 +44,15 @@ class EventStreamDecoder:
             received = received.removeprefix(_BOM)
         self._after_cr = received.endswith(b"\r")
         # What is held is not looked at again: a long line may come in many small pieces.
-        first, *others = received.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        if b"\r" in received:
+            received = received.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, *others = received.split(b"\n")
         self._line += first
         events: list[str] = []
-        for line in others:
-            if (event := self._take(bytes(self._line))) is not None:
-                events.append(event)
-            self._line = bytearray(line)
+        if others:
+            lines = [bytes(self._line), *others]
+            self._line = bytearray(lines.pop())
+            events = [event for line in lines if (event := self._take(line)) is not None]
         if events:
             self._since_event = len(self._line) + sum(map(len, self._data))
         if self._since_event > self._max_event_bytes:
@@ -68,9 +70,12 @@ class EventStreamDecoder:
     def _take(self, line: bytes) -> str | None:
         """Read one line; the event's data if the line ends one that has any."""
         if line:
-            name, _, value = line.partition(b":")
-            if name == b"data":
-                self._data.append(value.removeprefix(b" "))
+            if line.startswith(b"data: "):
+                self._data.append(line[6:])
+            elif line.startswith(b"data:"):
+                self._data.append(line[5:])
+            elif line == b"data":
+                self._data.append(b"")
             return None
         if not self._data:
             return None
