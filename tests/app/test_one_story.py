@@ -80,6 +80,7 @@ class House:
                 url="http://big:8000/v1",
                 model="big-70b",
                 price_out=PRICE,
+                currency=case.currency,
                 context=8192,
                 replicas=[{"url": SECOND}] if case.has_two else [],
             ),
@@ -166,6 +167,10 @@ class Case:
     verdict: str = "miss"
 
     @property
+    def currency(self) -> str:
+        return str(self.settings.get("budget", {}).get("currency", "USD"))
+
+    @property
     def is_for_keys(self) -> bool:
         return bool(self.settings.get("server"))
 
@@ -179,6 +184,7 @@ def broken(error: EdgeCloudError = DOWN) -> FakeEngine:
 
 
 SECOND = "http://second:8000/v1"
+EURO = {"currency": "EUR"}
 DRAFTS = {"mode": "balanced", "cascade": True, "floor": 0.3}
 KEY = "a-key-of-sixteen-letters"
 COLD, WARM = {"temperature": 0}, {"temperature": 0.5}
@@ -195,7 +201,9 @@ ANSWERED = {
     ),
     "named": Case(good, "small", (("small", "ok"),), "Only one engine was meant", model="small"),
     "pool that is named": Case(good, "big", (("big", "ok"),), "big was tried first", model="big"),
-    "exact hit": Case(good, "big", (), "so nobody was asked: big", before=1, verdict="exact"),
+    "exact hit": Case(
+        good, "big", (), "so nobody was asked: big", before=1, verdict="exact", settings={"budget": EURO}
+    ),
     "similar hit": Case(
         good, "big", (), "so nobody was asked: big", before=1, verdict="semantic", fields=WARM
     ),
@@ -265,6 +273,7 @@ REFUSED = {
         3,
         model="big",
         question="My card is 4539 1488 0343 6467.",
+        settings={"budget": EURO},
     ),
     "by offline mode": Case(
         good,
@@ -417,7 +426,7 @@ def tellings() -> Iterator[Any]:
                 yield pytest.param(name, ask, stream, id=f"{name}, {door}, {how}", marks=marks)
 
 
-@pytest.mark.parametrize(("name", "ask", "stream"), tellings())
+@pytest.mark.parametrize(("name", "ask", "stream"), [*tellings()])
 def test_all_that_is_told_of_a_request_is_the_same(
     home: Path, name: str, ask: Callable[..., Telling], stream: bool
 ) -> None:
@@ -442,7 +451,7 @@ def test_all_that_is_told_of_a_request_is_the_same(
     assert sorted((a["engine"], a["outcome"]) for a in receipt["attempts"]) == sorted(case.outcomes)
     paid = sum(tried.usage.completion_tokens for tried in end.tried if tried.engine == "big")
     assert receipt["cost"] == pytest.approx(paid * PRICE / 1e6)
-    assert receipt["mode"] == end_mode(case)
+    assert (receipt["mode"], receipt["currency"]) == (end_mode(case), case.currency)
     assert_written(house, receipt)
 
 
@@ -517,5 +526,5 @@ def assert_headers(answer: httpx.Response, receipt: dict[str, Any], *, whole: bo
         return
     attempts = [f"{each['engine']}={each['outcome']}" for each in receipt["attempts"]]
     assert headers["x-edgecloud-attempts"] == ", ".join(attempts)
-    assert headers["x-edgecloud-cost"] == f"{receipt['cost']:.9f} USD"
+    assert headers["x-edgecloud-cost"] == f"{receipt['cost']:.9f} {receipt['currency']}"
     assert answer.json()["usage"]["completion_tokens"] == receipt["completion_tokens"]
