@@ -27,7 +27,7 @@ from edgecloud.cache.answers import NUM_CANDIDATES
 from edgecloud.cache.reading import read
 from edgecloud.cache.same import SameAnswer, features
 from edgecloud.cache.vetoes import compare, is_same, suspicion, veto
-from edgecloud.cache.voices import Voice, balance
+from edgecloud.cache.voices import Voice, balances
 
 Floats = NDArray[np.float64]
 
@@ -152,14 +152,14 @@ def _lookup(asked: str, answer: int, kept: list[tuple[str, int]], vectors: Vecto
     nearest = np.argsort(-cosines)[:NUM_CANDIDATES]
     # A number agrees with itself and with no other.
     voices = [Voice(float(cosines[row]), "", gist_of(f"{kept[row][1]}")) for row in nearest]
-    pairs, balances, same = [], [], []
-    for place, row in enumerate(nearest):
-        values = _features(asked, kept[row][0], voices[place].cosine)
+    pairs, heard, same = [], [], []
+    for row, voice, balance in zip(nearest, voices, balances(voices), strict=True):
+        values = _features(asked, kept[row][0], voice.cosine)
         if values is not None:
             pairs.append(values)
-            balances.append(balance(voices, place))
+            heard.append(balance)
             same.append(kept[row][1] == answer)
-    return Lookup(np.array(pairs), np.array(balances), np.array(same, float))
+    return Lookup(np.array(pairs), np.array(heard), np.array(same, float))
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from .reading import read
 SHORT = 12
 """An answer of so few words is a value; longer ones are prose around it."""
 
-READ_CHARACTERS = 2000
+READ_CHARACTERS = 1000
 """So much of an answer is read for its gist: what it says, it says by then."""
 
 _MUCH, _LITTLE = 0.5, 0.2

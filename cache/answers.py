@@ -44,7 +44,7 @@ from .same import Judgement, SameAnswer, may_serve, shipped
 from .spaces import Spaces, count_other, space_of
 from .store import Candidate, Row
 from .tables import MIGRATIONS
-from .voices import Voice, balance
+from .voices import Voice, balances
 
 FEW = 500
 """So many kept prompts are read word by word before a vector is made: some milliseconds."""
@@ -359,15 +359,15 @@ class AnswerCache:
             connection, numbers, embedded.vector, key, answerers, now, NUM_CANDIDATES
         )
         asked = read(key.text)
-        voices = [_voice(candidate) for candidate in candidates]
+        heard = balances([_voice(candidate) for candidate in candidates])
         best = None
-        for place, candidate in enumerate(candidates):
+        for candidate, balance in zip(candidates, heard, strict=True):
             row = candidate.row
             judged = self._model.judge(
                 asked,
                 read(row.prompt),
                 candidate.cosine,
-                balance=balance(voices, place),
+                balance=balance,
                 confirmed=row.confirmed,
                 denied=row.denied,
             )

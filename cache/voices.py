@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 from .agreement import Gist, agree_by
@@ -28,19 +29,17 @@ class Voice(NamedTuple):
     gist: Gist | None
 
 
-def balance(voices: Sequence[Voice], place: int) -> float:
-    """How far the others speak for the answer at `place`: log((1 + for) / (1 + against)), 0 where all are
-    silent.
-    """
-    mine = voices[place]
-    if mine.gist is None:
-        return 0.0
-    agreeing = contrary = 0.0
-    for other, voice in enumerate(voices):
-        if other == place or voice.gist is None or voice.answerer != mine.answerer:
+def balances(voices: Sequence[Voice]) -> list[float]:
+    """How far the others speak for each answer: log((1 + for) / (1 + against)), 0 where all are silent."""
+    agreeing, contrary = [0.0] * len(voices), [0.0] * len(voices)
+    for (one, mine), (other, yours) in combinations(enumerate(voices), 2):
+        if mine.gist is None or yours.gist is None or mine.answerer != yours.answerer:
             continue
-        same = agree_by(mine.gist, voice.gist)
-        weight = math.exp(STEEPNESS * (voice.cosine - mine.cosine))
-        agreeing += weight * (same is True)
-        contrary += weight * (same is False)
-    return math.log1p(agreeing) - math.log1p(contrary)
+        same = agree_by(mine.gist, yours.gist)
+        if same is None:
+            continue
+        sums = agreeing if same else contrary
+        nearer = math.exp(STEEPNESS * (yours.cosine - mine.cosine))
+        sums[one] += nearer
+        sums[other] += 1 / nearer
+    return [math.log1p(pro) - math.log1p(con) for pro, con in zip(agreeing, contrary, strict=True)]

@@ -13,7 +13,7 @@ from edgecloud.cache.agreement import Gist, agree, agree_by, gist_of
 from edgecloud.cache.answers import AnswerCache
 from edgecloud.cache.reading import read
 from edgecloud.cache.same import shipped
-from edgecloud.cache.voices import Voice, balance
+from edgecloud.cache.voices import Voice, balances
 
 from .building import WHO, at, hit, make_answer, make_cache, make_key
 
@@ -34,25 +34,25 @@ def voices(*said: str, answerer: str = WHO) -> list[Voice]:
 
 
 def test_answers_that_agree_speak_for_each_other_and_others_against() -> None:
-    assert balance(voices("42"), 0) == 0
-    assert 0 < balance(voices("42", "42"), 0) < balance(voices("42", "42", "42"), 0)
-    assert balance(voices("42", "43", "43"), 0) < balance(voices("42", "43"), 0) < 0
-    assert balance(voices("42", "42", "43"), 0) == pytest.approx(0)
+    assert balances(voices("42"))[0] == 0
+    assert 0 < balances(voices("42", "42"))[0] < balances(voices("42", "42", "42"))[0]
+    assert balances(voices("42", "43", "43"))[0] < balances(voices("42", "43"))[0] < 0
+    assert balances(voices("42", "42", "43"))[0] == pytest.approx(0)
 
 
 def test_the_nearer_a_neighbour_the_louder() -> None:
     mine, contrary = voices("42", "43")
-    loudness = [balance([mine, contrary._replace(cosine=cosine)], 0) for cosine in (0.3, 0.6, 0.8, 0.9)]
+    loudness = [balances([mine, contrary._replace(cosine=cosine)])[0] for cosine in (0.3, 0.6, 0.8, 0.9)]
     assert loudness == sorted(loudness, reverse=True)
     assert loudness[0] > -0.01
 
 
 def test_the_doubtful_another_model_and_what_has_no_gist_are_silent() -> None:
     assert agree(PROSE, OTHER_PROSE) is None
-    assert balance(voices(PROSE, OTHER_PROSE), 0) == 0
-    assert balance([*voices("42"), *voices("43", answerer="pool:larger")], 0) == 0
-    assert balance([*voices("42"), Voice(0.8, WHO, None)], 0) == 0
-    assert balance([Voice(0.8, WHO, None), *voices("42")], 0) == 0
+    assert balances(voices(PROSE, OTHER_PROSE))[0] == 0
+    assert balances([*voices("42"), *voices("43", answerer="pool:larger")])[0] == 0
+    assert balances([*voices("42"), Voice(0.8, WHO, None)])[0] == 0
+    assert balances([Voice(0.8, WHO, None), *voices("42")])[0] == 0
 
 
 TEXTS = st.text(max_size=40) | st.sampled_from(["Yes.", "No, never.", "42", "é 3.5 km", PROSE, OTHER_PROSE])
