@@ -34,11 +34,14 @@ UNKNOWN_CONTEXT = 131_072
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Deployment:
-    """One address of an engine; `name` is its host and port, "" for an engine in this process."""
+    """One address of an engine; `name` is its host and port, "" for an engine in this process, `url` the
+    whole of it.
+    """
 
     name: str
     engine: Engine
     weight: float = 1.0
+    url: str = ""
     breaker: Breaker = dataclasses.field(default_factory=Breaker)
 
 
@@ -226,7 +229,11 @@ class Upstream:
         return {
             "speed": self.estimates.to_json(),
             "breakers": {
-                name: {**dataclasses.asdict(kept), "reason": self._named(name).breaker.reason}
+                name: {
+                    **dataclasses.asdict(kept),
+                    "reason": self._named(name).breaker.reason,
+                    "url": self._named(name).url,
+                }
                 for name, kept in breakers.items()
                 if kept is not None
             },
@@ -272,9 +279,15 @@ class Upstream:
         breakers = state.get("breakers")
         for name, kept in breakers.items() if isinstance(breakers, Mapping) else ():
             match kept:
-                case {"left_s": float() | int() as left_s, "trips": int() as trips} if self._has(name):
+                # Where the address or the model is another now, that may be what was mended.
+                case {
+                    "left_s": float() | int() as left_s,
+                    "trips": int() as trips,
+                    "reason": str() as why,
+                    "url": url,
+                } if self._has(name) and url == self._named(name).url and state.get("model") == self.model:
                     snapshot = Snapshot(left_s - max(0.0, age_s), trips)
-                    self._named(name).breaker.restore(snapshot, self._clock())
+                    self._named(name).breaker.restore(snapshot, self._clock(), why)
 
     # ------------------------------------------------------------------------------------------------- inside
 

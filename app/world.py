@@ -84,7 +84,7 @@ class Engines:
         engines = self._models.replicas(entry)
         urls = [(entry.url, entry.weight), *((each.url, each.weight) for each in entry.replicas)]
         deployments = [
-            Deployment(urlsplit(url).netloc or url, engine, weight)
+            Deployment(urlsplit(url).netloc, engine, weight, url)
             for engine, (url, weight) in zip(engines, urls, strict=True)
         ]
         return remote_upstream(entry, deployments, self._settings.budget, self._clock)

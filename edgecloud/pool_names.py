@@ -1,9 +1,9 @@
-"""Which names a server of the pool may have: it is asked for by that name, so it must mean nothing else."""
+"""Which names a server of the pool may have, and an alias: what is asked for by it must be nothing else."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from edgecloud.errors import ConfigError
 
@@ -28,6 +28,25 @@ def objection(name: str, aliases: Collection[str], extra_models: Collection[str]
     if known in map(str.casefold, extra_models):
         return "is a model that `extra_models` names"
     return None
+
+
+def check_aliases(aliases: Mapping[str, str], fix: Callable[[str], str]) -> None:
+    """Raises `ConfigError` for an alias whose name means something else, or that leads back to itself; `fix`
+    says of a name where it is to be changed.
+    """
+    for name in aliases:
+        known, seen = name.casefold(), [name]
+        while (following := aliases.get(seen[-1])) is not None and following not in seen:
+            seen.append(following)
+        why = None
+        if known in RESERVED:
+            why = "is a word with a meaning of its own"
+        elif known in STARTERS:
+            why = "is a model of this machine"
+        elif following is not None:
+            why = f"leads in a circle ({' → '.join([*seen, following])})"
+        if why is not None:
+            raise ConfigError(f"The alias {name[:80]!r} {why}{fix(name)}.")
 
 
 def check_pool_names(

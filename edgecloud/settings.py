@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
@@ -21,6 +22,37 @@ def _hosts(value: str) -> str:
 
 
 Hosts = Annotated[str, AfterValidator(_hosts)]
+
+
+def _url(value: str) -> str:
+    """Where nobody could ever be asked is seen here; whether somebody answers there, when it is asked."""
+    try:
+        url = urlsplit(value)
+        can_be_one = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # a port of six digits, half an IPv6 address
+        can_be_one = False
+    if not can_be_one or re.search(r"\s", value):
+        raise ValueError("look like http://host:8000/v1")
+    if "@" in url.netloc:
+        raise ValueError("hold no password: put the key into api_key")
+    if url.path.rstrip("/").endswith(("/chat/completions", "/models")):
+        raise ValueError("stop before /chat/completions or /models, usually at /v1")
+    return value
+
+
+Url = Annotated[str, AfterValidator(_url)]
+
+
+def _language(value: str) -> str:
+    if not re.fullmatch("[a-z]{2}", value):
+        raise ValueError("be a code of two letters, like en or de")
+    return value
+
+
+Language = Annotated[str, AfterValidator(_language)]
+
+Currency = Annotated[str, Field(min_length=3, max_length=3), AfterValidator(str.upper)]
+"""ISO 4217; `usd` is no other money than `USD`."""
 
 
 LEAST_CONTEXT = 256
@@ -112,7 +144,7 @@ class CacheSettings(Section):
     )
     lifetime_days: float = Field(30.0, gt=0, description="how long an answer keeps that time doesn't change")
     size_mb: float = Field(256.0, gt=0, description="what is worth least goes first")
-    languages: tuple[str, ...] = Field(
+    languages: tuple[Language, ...] = Field(
         ("en",), description="ISO 639-1 codes of the languages that the embedder knows"
     )
     prefix_mb: float = Field(
@@ -126,7 +158,7 @@ class CacheSettings(Section):
 class ReplicaEntry(Section):
     """One more address that serves the same model."""
 
-    url: str
+    url: Url
     weight: float = Field(1.0, gt=0, description="capacity beside the other replicas'")
 
 
@@ -139,7 +171,7 @@ class PoolEntry(Section):
     """One OpenAI-compatible endpoint, or several replicas of it."""
 
     name: str
-    url: str
+    url: Url
     model: str
     api_key: LaterSecret | None = None
     local: bool = Field(False, description="true only if it computes on this machine")
@@ -151,7 +183,7 @@ class PoolEntry(Section):
     price_cached: float | None = Field(
         None, ge=0, description="money for a million prompt tokens it had cached; null: as price_in"
     )
-    currency: str = Field("USD", min_length=3, max_length=3, description="of the prices")
+    currency: Currency = Field("USD", description="of the prices")
     context: int = Field(0, ge=0, description="tokens of context; 0: as its model list says")
     lacks: tuple[Literal["tools", "json", "images", "logprobs", "continue_final"], ...] = Field(
         (), description="what it can't do"
@@ -201,10 +233,8 @@ class PoolServerSettings(Section):
 class BudgetSettings(Section):
     """What may be spent. A request that might go beyond is refused before anything is sent."""
 
-    currency: str = Field(
-        "USD", min_length=3, max_length=3, description="of the budgets, and of what is shown"
-    )
-    rates: dict[str, float] = Field(
+    currency: Currency = Field("USD", description="of the budgets, and of what is shown")
+    rates: dict[Currency, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict, description="what one unit of another currency is worth, by its code"
     )
     per_day: float | None = Field(None, ge=0)

@@ -18,7 +18,7 @@ import orjson
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from edgecloud.errors import ConfigError, EdgeCloudError, NoPermittedRoute, UpstreamError
+from edgecloud.errors import EdgeCloudError, NoPermittedRoute, UpstreamError
 from edgecloud.settings import PoolEntry
 from edgecloud.wire.upstream_errors import decode_error, quote
 
@@ -257,16 +257,7 @@ class Connection:
 
 
 def _base_url(entry: PoolEntry) -> URL:
-    try:
-        url = URL(entry.url)
-    except ValueError:
-        url = URL()
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ConfigError(f"The url of pool {entry.name!r} must look like http://host:8000/v1.")
-    if url.user is not None or url.password is not None:
-        raise ConfigError(
-            f"The url of pool {entry.name!r} holds a password: put the key into api_key instead."
-        )
+    url = URL(entry.url)
     return url.with_path("/v1").with_query(url.query) if url.path in ("", "/") else url.with_fragment(None)
 
 

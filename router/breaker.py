@@ -127,11 +127,13 @@ class Breaker:
             return None
         return Snapshot(max(0.0, self._open_until - now), self._trips)
 
-    def restore(self, snapshot: Snapshot, now: float) -> None:
-        """Go on from what another process kept. A clock that was set can't hold it open beyond the rules."""
+    def restore(self, snapshot: Snapshot, now: float, reason: str) -> None:
+        """Go on from what another process kept, with the reason that it had. A clock that was set can't hold
+        it open beyond the rules.
+        """
         self._trips = max(1, snapshot.trips)
         self._open_until = now + min(max(0.0, snapshot.left_s), self._rules.most_s)
-        self.reason = self.reason or "it failed a while ago"
+        self.reason = reason
 
     # ------------------------------------------------------------------------------------------------- inside
 

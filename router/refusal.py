@@ -75,6 +75,11 @@ def _error(facts: Facts, removed: list[Removed], reopens_at: float | None, world
     if took & PERMISSIONS or (took and not in_mode):
         return NoPermittedRoute(f"No engine may answer this: {everything}. {_way_out(able)}")
     if "money" in in_mode:
+        if not any(entry.codes.get("money") == "budget" for entry in able):
+            return BudgetExceeded(
+                f"The budget can't count what an answer costs: {everything}. "
+                f"Say in budget.rates what one unit of that currency is worth in {world.currency}."
+            )
         return BudgetExceeded(
             f"The budget does not allow an answer: {everything}. "
             "Raise it in the config's [budget], wait for its next period, or use the mode `local`."
@@ -109,7 +114,7 @@ def _incapable(facts: Facts, removed: list[Removed], world: World, everything: s
 def _way_out(able: list[Removed]) -> str:
     """How to let the first engine that could have served the request serve it."""
     ways = {
-        "private": "Ask something that a model here can answer, or take the private text out.",
+        "private": "Ask a model of this machine, or leave out what makes it private.",
         "region": "Add the region to privacy.regions if prompts may go there.",
         "offline": "Switch offline mode off, pull a model that can answer here, or set `local = true` in the "
         "entry of a pool that computes here (`edgecloud pool add --local`).",

@@ -9,7 +9,7 @@ import click
 from edgecloud.errors import BadRequest, NotFound, UpstreamError
 from edgecloud.units import money
 
-from .shell import Decimal, State, Whole, complain, note, print_json, print_table, print_text
+from .shell import Decimal, State, Whole, complain, note, print_json, print_table, print_text, warn
 
 if TYPE_CHECKING:
     from edgecloud.settings import PoolEntry, Settings
@@ -82,7 +82,9 @@ def add(
     edgecloud pool add big https://api.example.com/v1 --model big-1 --key env:BIG_KEY \\
         --price-in 0.5 --price-out 2
     """
-    from edgecloud.config.editing import rewrite
+    from edgecloud.config.editing import pool_entry, rewrite
+
+    from .pool_findings import uncounted
 
     settings = state.settings()
     _check_name(name, settings)
@@ -92,8 +94,9 @@ def add(
     fields |= {option: value for option, value in rest.items() if value not in (None, False)}
     if replicas:
         fields["replicas"] = [{"url": replica} for replica in replicas]
+    entry = pool_entry(fields)
     if model is None:
-        fields["model"] = _only_model(fields, settings)
+        fields["model"] = _only_model(entry, settings)
 
     def change(document: Any) -> None:
         if document.get("pool"):
@@ -103,6 +106,8 @@ def add(
 
     rewrite(change)
     print_text(_added(fields, found=model is None))
+    if (why := uncounted(entry, settings.budget)) is not None:
+        warn(why)
     note(f"Try it: edgecloud pool test {name}")
 
 
@@ -243,13 +248,10 @@ def _stored(name: str, key: str) -> str:
         return typed
 
 
-def _only_model(fields: dict[str, Any], settings: Settings) -> str:
+def _only_model(entry: PoolEntry, settings: Settings) -> str:
     """The one model that the server lists. Raises `BadRequest` if that leaves a choice."""
     import asyncio
 
-    from edgecloud.settings import PoolEntry
-
-    entry = PoolEntry.model_validate({**fields, "model": "?", "replicas": ()})
     try:
         models = asyncio.run(_models(entry, settings))
     except UpstreamError as error:
@@ -260,7 +262,8 @@ def _only_model(fields: dict[str, Any], settings: Settings) -> str:
         ) from error
     if len(models) == 1:
         return models[0]
-    known = ", ".join(models[:12]) or "none"
+    more = f", and {len(models) - 12} more" if len(models) > 12 else ""
+    known = (", ".join(models[:12]) or "none") + more
     raise BadRequest(f"Say which model with --model; the server lists: {known}.")
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edgecloud.engine import Engine
-    from edgecloud.settings import PoolEntry, Settings
+    from edgecloud.settings import BudgetSettings, PoolEntry, Settings
 
     from ..catalog import Catalog
 
@@ -32,23 +32,36 @@ def no_such_model(entry: PoolEntry, listed: Sequence[str]) -> str:
     return f"{entry.name} has no model {entry.model}: set its model to one that it lists ({known})."
 
 
+def uncounted(entry: PoolEntry, budget: BudgetSettings) -> str | None:
+    """Why nothing is sent to a server whose prices can't be counted; None if they can."""
+    if not (entry.price_in or entry.price_out) or entry.currency in (budget.currency, *budget.rates):
+        return None
+    return (
+        f"{entry.name} has prices in {entry.currency} and is not asked until budget.rates says what one "
+        f"{entry.currency} is worth in {budget.currency}: "
+        f"`edgecloud config set budget.rates.{entry.currency} RATE`."
+    )
+
+
 async def _find(settings: Settings) -> list[tuple[str, bool, str]]:
     from ..catalog import Catalog
 
     catalog = Catalog(settings)
     try:
-        return await asyncio.gather(*(_look(catalog, entry) for entry in settings.pool))
+        return await asyncio.gather(*(_look(catalog, entry, settings.budget) for entry in settings.pool))
     finally:
         await catalog.aclose()
 
 
-async def _look(catalog: Catalog, entry: PoolEntry) -> tuple[str, bool, str]:
+async def _look(catalog: Catalog, entry: PoolEntry, budget: BudgetSettings) -> tuple[str, bool, str]:
     try:
         told = await asyncio.gather(*(_ask(entry, engine) for engine in catalog.replicas(entry)))
     except NoPermittedRoute:
         return entry.name, True, f"{entry.model} at {entry.url}; not asked, since offline mode is on"
     except EdgeCloudError as error:
         return entry.name, False, error.message
+    if (why := uncounted(entry, budget)) is not None:
+        return entry.name, False, why
     number = f"all {len(told)} addresses answer" if len(told) > 1 else "answers"
     return entry.name, True, f"{entry.model} at {entry.url}, {number}"
 

@@ -114,9 +114,19 @@ async def _test_all(
     if entries:
         ledger = state.ledger()
         kept = ledger.engines()
+        well = {(finding.name, finding.address) for finding in findings if finding.ok}
         ledger.keep_engines(
             {
-                name: {**kept.get(name, (0.0, {}))[1], "context": upstream.state()["context"]}
+                name: {
+                    **(learnt := kept.get(name, (0.0, {}))[1]),
+                    "context": upstream.state()["context"],
+                    # What has just answered rests no longer.
+                    "breakers": {
+                        address: rest
+                        for address, rest in learnt.get("breakers", {}).items()
+                        if (name, address) not in well
+                    },
+                }
                 for name, upstream in upstreams.items()
             }
         )

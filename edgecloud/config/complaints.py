@@ -33,13 +33,15 @@ def unknown(key: Key, where: str, *, spell: Callable[[str], str] = repr) -> Conf
 
 def wrong(key: Key, must: str, value: object, assignments: Sequence[Assignment]) -> ConfigError:
     """`KEY must …, not VALUE: change it in PLACE`; a secret's value is left out."""
-    shown = f", not {value!r}" if isinstance(value, str | int | float) and not _is_secret(key) else ""
+    shown = f", not {value!r}" if isinstance(value, str | int | float) and not _is_secret(key, value) else ""
     return ConfigError(f"{'.'.join(key)} must {must}{shown[:100]}{remedy(place_of(key, assignments))}.")
 
 
 def requirement(message: str) -> str:
     """`be a valid integer`, out of what pydantic says."""
-    return re.sub(r"^(Value error, )?((Input|String) should )?", "", message).partition(", unable")[0]
+    must = re.sub(r"^(Value error, )?((Input|String) should )?", "", message).partition(", unable")[0]
+    # As TOML calls them, not Python.
+    return re.sub(r"valid tuple$", "list", re.sub(r"valid dictionary.*", "table", must))
 
 
 def remedy(where: str) -> str:
@@ -47,5 +49,8 @@ def remedy(where: str) -> str:
     return "" if where == TYPED else f": change it in {where}"
 
 
-def _is_secret(key: Key) -> bool:
-    return any(part in ("api_key", "api_keys", "key") for part in key)
+def _is_secret(key: Key, value: object) -> bool:
+    """Whether it is a key, or an address with a password in it."""
+    return any(part in ("api_key", "api_keys", "key") for part in key) or (
+        isinstance(value, str) and re.search("//.*@", value) is not None
+    )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from edgecloud.errors import ConfigError
 from edgecloud.folders import config_path
-from edgecloud.settings import Settings
+from edgecloud.settings import PoolEntry, Settings
 from edgecloud.toml_file import changed, read_text, replace_text
 
 from .assignments import TYPED, Assignment
-from .complaints import unknown
+from .complaints import explain, unknown
 from .keys import field_of
 from .loading import build
 from .sources import flatten, from_text
@@ -55,6 +57,14 @@ def set_value(key: str, value: object, *, check: Callable[[Settings], None] | No
     if check is not None:
         check(settings)
     replace_text(path, text)
+
+
+def pool_entry(fields: Mapping[str, Any]) -> PoolEntry:
+    """An entry of `[[pool]]` as it was typed, before it is anywhere. Raises `ConfigError`."""
+    try:
+        return PoolEntry.model_validate(fields)
+    except ValidationError as error:
+        raise explain(error, [Assignment((), fields, "flag", TYPED)]) from error
 
 
 def unset_value(key: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from edgecloud.pool_names import check_pool_names
+from edgecloud.pool_names import check_aliases, check_pool_names
 from edgecloud.settings import Settings
 
 from .assignments import Assignment, place_of
@@ -106,6 +106,7 @@ def build(assignments: Sequence[Assignment]) -> Settings:
         settings = Settings.model_validate(tree, strict=True)
     except ValidationError as error:
         raise explain(error, assignments) from error
+    check_aliases(settings.aliases, lambda name: remedy(place_of(("aliases", name), assignments)))
     check_pool_names(
         [entry.name for entry in settings.pool],
         settings.aliases,

@@ -12,10 +12,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from edgecloud.app.cli.main import edgecloud
+from edgecloud.app.cli.pool_findings import pool_findings
 from edgecloud.app.cli.pool_test import Finding
 from edgecloud.app.cli.shell import State
+from edgecloud.config.editing import set_value
 from edgecloud.config.loading import load
-from edgecloud.errors import BadRequest, NotFound, UpstreamError
+from edgecloud.errors import BadRequest, ConfigError, NotFound, UpstreamError
 from edgecloud.pool.client import RemoteEngine
 from edgecloud.settings import PoolEntry
 from tests.ground.gguf_files import write_gguf
@@ -133,6 +135,51 @@ def test_testing_asks_every_address_and_remembers_its_context(server: Live) -> N
     assert "refused the connection" in findings[1]["detail"]
     (row,) = json.loads(pool("list", "--json").stdout)
     assert row["context"] == 4096
+
+
+def test_an_address_that_passed_the_test_rests_no_longer(server: Live) -> None:
+    pool("add", "box", f"{server.url}/v1", "--model", "tiny", "--replica", "http://127.0.0.1:9/v1")
+    rest = {"left_s": 60.0, "trips": 1, "reason": "it was down"}
+    good = server.url.removeprefix("http://")
+    State().ledger().keep_engines({"box": {"breakers": {good: rest, "127.0.0.1:9": rest}}})
+
+    pool("test")
+
+    assert State().ledger().engines()["box"][1]["breakers"] == {"127.0.0.1:9": rest}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("localhost:8000",), "url must look like http://host:8000/v1, not 'localhost:8000'."),
+        (("http://me:secret@box/v1",), "url must hold no password: put the key into api_key."),
+        (("http://box/v1/chat/completions",), "url must stop before /chat/completions or /models"),
+        (
+            ("http://box", "--replica", "box2"),
+            "replicas.0.url must look like http://host:8000/v1, not 'box2'.",
+        ),
+        (("http://box", "--currency", "euro"), "currency must have at most 3 characters, not 'euro'."),
+    ],
+)
+def test_what_can_be_no_server_is_not_added(home: Path, arguments: tuple[str, ...], complaint: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        pool("add", "box", *arguments, "--model", "m")
+
+    assert refused.value.message.startswith(complaint)
+    assert not (home / "config.toml").exists()
+
+
+def test_prices_that_cannot_be_counted_are_told_when_they_are_added_and_by_the_doctor(server: Live) -> None:
+    why = "box has prices in EUR and is not asked until budget.rates says what one EUR is worth in USD"
+
+    added = pool("add", "box", f"{server.url}/v1", "--model", "tiny", "--price-in", "1", "--currency", "eur")
+    (found,) = pool_findings(load())
+    set_value("budget.rates.EUR", "1.08")
+    (mended,) = pool_findings(load())
+
+    assert f"warning: {why}" in added.stderr
+    assert (found[1], found[2][: len(why)]) == (False, why)
+    assert mended[1]
 
 
 def test_nothing_is_tested_offline(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -395,7 +395,7 @@ async def test_what_was_answered_before_the_first_pool_is_no_guess_beside_it(tmp
 
 # cases: R36
 async def test_the_turns_of_one_conversation_stay_at_one_address(tmp_path: Path) -> None:
-    urls = ("b", "c", "d")
+    urls = ("http://b:8000/v1", "http://c:8000/v1", "http://d:8000/v1")
     big = entry("big", replicas=[{"url": url} for url in urls])
     engines = [FakeEngine([b"x"], name=name, local=False) for name in ("big", *urls)]
     house = House(tmp_path, (big, engines[0]))

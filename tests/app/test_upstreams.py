@@ -154,6 +154,22 @@ def test_speed_context_and_rest_outlive_the_process_and_nonsense_does_not() -> N
         big(clock).restore(nonsense, 0.0)
 
 
+def test_a_rest_is_of_the_address_and_the_model_that_failed_and_keeps_its_reason() -> None:
+    def box(url: str = "http://a:8000/v1", model: str = "m") -> Upstream:
+        entry = PoolEntry(name="box", url=url, model=model)
+        return remote_upstream(entry, [Deployment("a:8000", FakeEngine(), url=url)], BudgetSettings(), Time())
+
+    old, same, moved, renamed = box(), box(), box("http://a:8000/v2"), box(model="n")
+    fail_all(old, 60.0)
+    for upstream in (same, moved, renamed):
+        upstream.restore(old.state(), age_s=0.0)
+
+    assert not same.is_ready()
+    assert same.view(0.0).breaker.reason == "it is down"
+    assert moved.is_ready()
+    assert renamed.is_ready()
+
+
 def test_a_conversation_is_known_by_its_chat_or_by_how_it_began() -> None:
     first = (Message("system", "s"), Message("user", "one"))
     later = (*first, Message("assistant", "two"), Message("user", "three"))

@@ -111,10 +111,11 @@ def test_a_pool_can_come_from_the_file(write: Write) -> None:
         ("[server]\nport = '8484'\n", ["server.port must be a valid integer"]),
         ("server.port = 70000\n", ["server.port must be less than or equal to 65535, not 70000", "line 1"]),
         ("[local]\nkv_type = 'q9'\n", ["local.kv_type must be 'f16', 'q8_0' or 'f32', not 'q9'"]),
-        ("server = 3\n", ["server must be a valid dictionary"]),
-        ("[[pool]]\nname = 'a'\nurl = 'b'\n", ["pool.0.model is missing", "config.toml"]),
+        ("server = 3\n", ["server must be a table, not 3"]),
+        ("extra_models = 3\n", ["extra_models must be a list, not 3"]),
+        ("[[pool]]\nname = 'a'\nurl = 'http://b'\n", ["pool.0.model is missing", "config.toml"]),
         (
-            "[[pool]]\nname = 'a'\nurl = 'b'\nmodel = 'c'\nkey = 'd'\n",
+            "[[pool]]\nname = 'a'\nurl = 'http://b'\nmodel = 'c'\nkey = 'd'\n",
             ["'pool.0.key'", "did you mean 'pool.0.api_key'?"],
         ),
         ("model = \n", ["is not valid TOML", "line 1"]),
@@ -138,7 +139,7 @@ def test_a_mistake_in_the_file_names_key_file_line_and_fix(write: Write, text: s
         ("EDGECLOUD_SERVER__PORT", "-1", ["server.port must be greater than or equal to 0"]),
         ("EDGECLOUD_OFFLINE", "maybe", ["offline must be a valid boolean, not 'maybe'"]),
         ("EDGECLOUD_ALIASES", "a=b", ["aliases must be a table like"]),
-        ("EDGECLOUD_POOL", "[1]", ["pool.0 must be a valid dictionary"]),
+        ("EDGECLOUD_POOL", "[1]", ["pool.0 must be a table, not 1"]),
     ],
 )
 def test_a_mistake_in_the_environment_names_the_variable(
@@ -170,8 +171,57 @@ def test_no_complaint_shows_a_secret(write: Write) -> None:
     write("[server]\napi_keys = 'sk-canary'\n")
     assert "canary" not in complaint()
 
-    write("[[pool]]\nname='a'\nurl='u'\nmodel='m'\napi_key=['sk-canary']\n")
+    write("[[pool]]\nname='a'\nurl='http://u'\nmodel='m'\napi_key=['sk-canary']\n")
     assert "canary" not in complaint()
+
+    write("[[pool]]\nname='a'\nurl='http://me:canary@u/v1'\nmodel='m'\n")
+    assert complaint().startswith("pool.0.url must hold no password: put the key into api_key: change it in")
+
+
+@pytest.mark.parametrize(
+    ("url", "must"),
+    [
+        *(
+            (url, "look like")
+            for url in ("gpu:8000", "gpu", "", "ftp://gpu/v1", "http://", "http://gpu box/v1")
+        ),
+        *((url, "look like") for url in ("http://gpu:99999/v1", "http://[::1", "http://gpu:0/v1")),
+        *((f"http://gpu/v1{path}", "stop before") for path in ("/chat/completions", "/models/")),
+    ],
+)
+@pytest.mark.parametrize(
+    ("text", "key"), [("%s", "url"), ("'http://gpu'\nreplicas = [{url = %s}]", "replicas.0.url")]
+)
+def test_an_address_that_can_be_none_is_refused_with_its_line(
+    write: Write, url: str, must: str, text: str, key: str
+) -> None:
+    write(f"[[pool]]\nname = 'a'\nmodel = 'm'\nurl = {text}\n" % f"'{url}'")
+
+    message = complaint()
+
+    assert message.startswith(f"pool.0.{key} must {must}")
+    assert f"not '{url}': change it in" in message
+    assert message.endswith(f"line {4 + text.count(chr(10))}.")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("auto = 'big'", "The alias 'auto' is a word with a meaning of its own: change it in"),
+        ("SmolLM2 = 'big'", "The alias 'SmolLM2' is a model of this machine: change it in"),
+        ("a = 'b'\nb = 'c'\nc = 'b'", "The alias 'a' leads in a circle (a → b → c → b): change it in"),
+    ],
+)
+def test_an_alias_that_means_something_else_or_nothing_is_refused(write: Write, text: str, part: str) -> None:
+    write(f"[aliases]\n{text}\n")
+
+    assert part in complaint()
+
+
+def test_money_has_one_spelling(write: Write) -> None:
+    write("[budget]\ncurrency = 'eur'\nrates = {usd = 0.9}\n")
+
+    assert (load().budget.currency, load().budget.rates) == ("EUR", {"USD": 0.9})
 
 
 @pytest.mark.parametrize("content", [b"model = '\xff'", None])

@@ -154,10 +154,10 @@ def test_it_goes_on_in_another_process_and_no_clock_can_hold_it_open() -> None:
     kept = tripped().snapshot(1.0)
     assert kept == Snapshot(1.0, 1)
     other = Breaker(RULES)
-    other.restore(kept, 100.0)
+    other.restore(kept, 100.0, "down")
     assert other.retry_at(100.0) == 101.0
     far = Breaker(RULES)
-    far.restore(Snapshot(1e9, 1), 0.0)
+    far.restore(Snapshot(1e9, 1), 0.0, "")
     assert far.retry_at(0.0) == 60.0
     assert Breaker(RULES).snapshot(0.0) is None
 
