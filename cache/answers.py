@@ -328,7 +328,7 @@ class AnswerCache:
         )
         if served:
             return Found(hit=self._hit(connection, row, "semantic", candidate.cosine, probability, now))
-        answer = text_of(store.events_of(row))
+        answer = store.said_in(row)
         return Found(near=Near(lookup, row.id, candidate.cosine, probability, would_serve, answer))
 
     def _is_near(self, connection: sqlite3.Connection, key: Key) -> bool:

@@ -19,7 +19,7 @@ from edgecloud.types import Done, EngineEvent, new_id
 from .agreement import gist_of
 from .index import encode
 from .records import Answer, Embedded, Entry, Key, Vector, text_of
-from .replay import pack, unpack
+from .replay import pack, text_in, unpack
 
 _DAY_S = 86_400.0
 _MANY = 500
@@ -263,7 +263,7 @@ def _entries(connection: sqlite3.Connection, rest: str, arguments: tuple[str | i
     )
     return [
         Entry(
-            id, scope, tier, prompt, text_of(unpack(answer)), answerer, created, expires, hits, size,
+            id, scope, tier, prompt, text_in(answer), answerer, created, expires, hits, size,
             bool(blocked), chat_id,
         )
         for id, scope, tier, prompt, answer, answerer, created, expires, hits, size, blocked, chat_id in rows
@@ -273,6 +273,11 @@ def _entries(connection: sqlite3.Connection, rest: str, arguments: tuple[str | i
 def events_of(row: Row) -> tuple[EngineEvent, ...]:
     """The answer as it streamed."""
     return unpack(row.answer)
+
+
+def said_in(row: Row) -> str:
+    """The answer's text."""
+    return text_in(row.answer)
 
 
 def add(connection: sqlite3.Connection, counter: str, amount: float) -> None:

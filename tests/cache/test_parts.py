@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgecloud.cache.agreement import agree
 from edgecloud.cache.index import CodeTable, encode
 from edgecloud.cache.language import language_of
-from edgecloud.cache.replay import pack, unpack
+from edgecloud.cache.records import text_of
+from edgecloud.cache.replay import pack, text_in, unpack
 from edgecloud.types import Notice, ReasoningDelta, TextDelta, TokenLogprob, TopLogprob
 
 from .building import make_events, make_vector
@@ -95,4 +98,13 @@ def test_an_answer_comes_back_piece_by_piece() -> None:
     start, *rest = make_events("Light scatters in the air.")
     events = (start, ReasoningDelta("hm"), *rest[:1], TextDelta("é", logprobs=(token,)), *rest[1:])
 
-    assert unpack(pack((events[0], Notice("loading", "…"), *events[1:]))) == events
+    packed = pack((events[0], Notice("loading", "…"), *events[1:]))
+    assert unpack(packed) == events
+    assert text_in(packed) == text_of(events)
+
+
+@given(st.lists(st.tuples(st.text() | st.just("\ud800\n"), st.integers(0, 1)), max_size=5))
+def test_the_text_of_a_packed_answer_is_that_of_its_events(deltas: list[tuple[str, int]]) -> None:
+    start, *rest = make_events()
+    events = (start, *(TextDelta(text, index=index) for text, index in deltas), *rest)
+    assert text_in(pack(events)) == text_of(events)
