@@ -157,7 +157,7 @@ def test_every_endpoint_falls_back_streamed_or_not(tmp_path: Path, path: str, st
         answer = http.post(path, json={**BODIES[path], "stream": stream})
     assert (answer.status_code, answer.headers["x-edgecloud-route"]) == (200, "small")
     assert "local" in answer.text
-    assert "down" not in answer.text
+    assert "It is down. small answers instead." in answer.text
     assert len(down.requests) == 1
 
 
