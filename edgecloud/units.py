@@ -27,8 +27,8 @@ def size(num_bytes: float) -> str:
 
 
 def count(number: int, thing: str, things: str = "") -> str:
-    """`1 chat`, `2 chats`; `things` where an s is not enough."""
-    return f"{number} {thing}" if number == 1 else f"{number} {things or f'{thing}s'}"
+    """`1 chat`, `2,000 chats`; `things` where an s is not enough."""
+    return f"{number} {thing}" if number == 1 else f"{number:,} {things or f'{thing}s'}"
 
 
 def money(amount: float) -> str:

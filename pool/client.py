@@ -245,6 +245,7 @@ class RemoteEngine:
             estimate = estimate_tokens(request)
             yield Start(engine=self.name, model=entry.model, prompt_tokens=estimate)
             first_s: float | None = None
+            num_pieces = num_together = 0
             blankness = Blankness(self.name)
             try:
                 async with aclosing(self._payloads(response, patience, decoder)) as arriving:
@@ -257,13 +258,16 @@ class RemoteEngine:
                             ):
                                 first_s = self._clock() - began
                             yield event
+                        num_pieces += len(payloads)
+                        num_together = max(num_together, len(payloads))
             except EdgeCloudError as error:
                 if not decoder.is_whole:
                     raise
                 # Nobody is to lose a whole answer for what went wrong behind it.
                 log.info("%s failed after its answer: %s", self.name, error.message)
             for event in decoder.finish():
-                yield self._timed(event, estimate, first_s, self._clock() - began)
+                came_at_once = 2 * num_together > num_pieces
+                yield self._timed(event, estimate, first_s, self._clock() - began, came_at_once)
         finally:
             response.close()
 
@@ -316,7 +320,14 @@ class RemoteEngine:
             "check its url, which usually ends in /v1."
         )
 
-    def _timed(self, event: EngineEvent, estimate: int, first_s: float | None, total_s: float) -> EngineEvent:
+    def _timed(
+        self,
+        event: EngineEvent,
+        estimate: int,
+        first_s: float | None,
+        total_s: float,
+        came_at_once: bool,
+    ) -> EngineEvent:
         if not isinstance(event, Done):
             return event
         usage = event.usage
@@ -325,7 +336,9 @@ class RemoteEngine:
         # What is measured here holds the way there and back; how it divides over there, only they know.
         ttft_s = total_s if first_s is None else first_s
         theirs = event.timings
-        return Done(usage, Timings(theirs.queue_s, theirs.prefill_s, ttft_s, total_s - ttft_s))
+        # Where most of it came at once, the seconds between its pieces are not those that it took to draw it.
+        decode_s = theirs.decode_s if came_at_once else total_s - ttft_s
+        return Done(usage, Timings(theirs.queue_s, theirs.prefill_s, ttft_s, decode_s))
 
     async def _aside(
         self, method: str, path: str, body: Any = None, *, needs: str | None = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgecloud.units import money
+from edgecloud.units import count, money
 
 from ..tally import NOBODY, first_of
 from .shell import State, Whole, print_json, print_table, print_text, room
@@ -56,6 +56,8 @@ def stats(state: State, days: int, as_json: bool) -> None:
     if not totals:
         print_text(f"Nothing was asked in the last {days} days.")
         return
+    # Who was not asked comes last, and has no name to sort by.
+    totals = tuple(sorted(totals, key=lambda each: not each.engine))
     rows, left_out = fitting([HEAD, *(_row(each) for each in totals)], room())
     print_table(rows)
     if left_out:
@@ -98,8 +100,8 @@ def _row(sums: EngineSums) -> Row:
         f"{share:.0%}",
         f"{sums.completion_tokens:,}",
         money(sums.cost),
-        f"{sums.ttft_s:.2f} s",
-        f"{sums.tokens_per_s:.0f} tokens/s",
+        f"{sums.ttft_s:.2f} s" if sums.ttft_s else "–",
+        f"{sums.tokens_per_s:.0f} tokens/s" if sums.tokens_per_s else "–",
     )
 
 
@@ -133,7 +135,7 @@ def plot(daily: Sequence[EngineSums], currency: str, width: int | None = None) -
         requests = sum(each.requests for each in of_day)
         tokens = sum(each.prompt_tokens + each.completion_tokens for each in of_day)
         cost = sum(each.cost for each in of_day)
-        took = f"{requests:,} requests, {tokens:,} tokens, {money(cost)} {currency}"
+        took = f"{count(requests, 'request')}, {tokens:,} tokens, {money(cost)} {currency}"
         told.append((day, requests / most, took))
     taken = max((len(day) + len(took) + 4 for day, _, took in told), default=0)
     longest = BAR if width is None else min(BAR, max(1, width - taken))

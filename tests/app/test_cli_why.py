@@ -167,6 +167,7 @@ def test_bars_are_in_proportion_and_never_nothing() -> None:
         return EngineSums(name, "x", requests, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
 
     lines = plot([day("a", 1000), day("b", 500), day("c", 1)], "USD")
+    assert lines[2].endswith("  1 request, 0 tokens, 0 USD")
     assert [line.count("█") for line in lines] == [32, 16, 0]
     assert "▏" in lines[2]
 

@@ -34,6 +34,47 @@ async def test_an_answer_comes_as_events_with_the_upstreams_own_usage() -> None:
     assert server.calls[0].json["stream_options"] == {"include_usage": True}
 
 
+@pytest.mark.parametrize("before", [(), (delta("a"),)])
+@pytest.mark.parametrize(("timings", "decode_s"), [(None, 0.0), ({"predicted_ms": 1500}, 1.5)])
+async def test_an_answer_that_came_at_once_has_the_speed_that_the_upstream_tells_or_none(
+    before: tuple[bytes, ...], timings: Any, decode_s: float
+) -> None:
+    seen = asyncio.Event()
+    end = event({"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 7}, "timings": timings})
+
+    async def script(call: Call) -> None:
+        await call.stream(*before, end=False)
+        if before:
+            await seen.wait()
+        await call.send(
+            chunked(b"".join([*(delta("a") for _ in range(6)), finish(), end, DONE])), chunked(b"")
+        )
+
+    async with talking(script) as (engine, _):
+        events = await gather(engine, on_text=seen.set)
+
+    assert isinstance(events[-1], Done)
+    assert events[-1].timings.decode_s == decode_s
+
+
+async def test_an_answer_that_came_piece_by_piece_has_the_speed_of_its_pieces() -> None:
+    seen = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        await call.stream(end=False)
+        for _ in range(4):
+            await call.send(chunked(delta("a")))
+            await seen.wait()
+            seen.clear()
+        await call.send(chunked(finish()), chunked(usage(12, 4)), chunked(DONE), chunked(b""))
+
+    async with talking(script) as (engine, _):
+        events = await gather(engine, on_text=seen.set)
+
+    assert isinstance(events[-1], Done)
+    assert events[-1].timings.decode_s > 0
+
+
 async def test_usage_is_counted_here_if_the_upstream_sends_none() -> None:
     async def script(call: Call) -> None:
         await call.stream(delta("a"), delta("b"), delta("c"), finish(), DONE)

@@ -34,6 +34,10 @@ class Table:
             self._laid_out = width, (self._grid(widths) if widths else self._records(width))
         return self._laid_out[1]
 
+    def fits(self, width: int) -> bool:
+        """Whether it needs no line broken in so many cells."""
+        return sum(self._natural_widths()) + _GAP.cell_length * (len(self.header) - 1) <= width
+
     def _natural_widths(self) -> list[int]:
         columns = zip(self.header, *self.rows, strict=True)
         return [max(1, *(cell.cell_length for cell in column)) for column in columns]

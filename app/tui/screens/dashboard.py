@@ -34,6 +34,9 @@ REFRESH_S = 5.0
 NARROW = 100
 """Columns below which the plots stand below each other."""
 
+DISPENSABLE = ("p95", "stopped", "hits", "failed", "in", "wait p50")
+"""What the table does without, in this order, where there is no room for it."""
+
 
 class DashboardScreen(Screen[None]):
     """Reads the receipts again every few seconds."""
@@ -50,6 +53,7 @@ class DashboardScreen(Screen[None]):
         self.gateway = gateway
         self.store = store
         self.budget = budget
+        self._stats: Stats | None = None
 
     def compose(self) -> ComposeResult:
         yield Label("the last seven days", classes="heading")
@@ -71,6 +75,8 @@ class DashboardScreen(Screen[None]):
 
     def on_resize(self, event: Resize) -> None:
         self.set_class(event.size.width < NARROW, "-narrow")
+        if self._stats is not None:
+            self.call_after_refresh(self.show, self._stats)
 
     def on_mount(self) -> None:
         self.fill()
@@ -91,8 +97,10 @@ class DashboardScreen(Screen[None]):
 
     def show(self, stats: Stats) -> None:
         """Show the sums as text, table and plots."""
+        self._stats = stats
         self.query_one("#today", Label).show(today_line(stats.today, self.budget))
-        self.query_one(".engines", Flow).show([engine_table(stats.engines, self.budget.currency)])
+        engines = self.query_one(".engines", Flow)
+        engines.show([engine_table(stats.engines, self.budget.currency, engines.size.width)])
         self._plot("#tokens", stats.hourly_tokens, short, "h", "now", (20, 10, 0))
         self._plot("#money", stats.daily_cost, self._price, "d", "today", (6, 3, 0))
         middle = len(stats.waits) // 2
@@ -149,8 +157,11 @@ def today_line(today: Sums, budget: BudgetSettings) -> str:
     )
 
 
-def engine_table(engines: dict[str, Sums], currency: str) -> Table:
-    """A row an engine; what failed or was stopped has a column where there is any."""
+def engine_table(engines: dict[str, Sums], currency: str, width: int = 0) -> Table:
+    """A row an engine; what failed or was stopped has a column where there is any. Columns are left out where
+    `width` cells (0: any number) have room for the others only; where they have none for those either,
+    nothing is, since each engine is a list then.
+    """
     columns: dict[str, Callable[[Sums], str]] = {"requests": lambda sums: f"{sums.requests:,}"}
     if any(sums.failed for sums in engines.values()):
         columns["failed"] = lambda sums: f"{sums.failed:,}"
@@ -161,13 +172,23 @@ def engine_table(engines: dict[str, Sums], currency: str) -> Table:
         "out": lambda sums: f"{sums.completion_tokens:,}",
         "wait p50": lambda sums: _seconds(quantile(sums.waits, 0.5)),
         "p95": lambda sums: _seconds(quantile(sums.waits, 0.95)),
-        "tokens/s": lambda sums: f"{quantile(sums.speeds, 0.5) or 0:.0f}",
+        "tokens/s": lambda sums: f"{quantile(sums.speeds, 0.5):.0f}" if sums.speeds else "–",
         "hits": lambda sums: f"{sums.hits / sums.asked_cache:.0%}" if sums.asked_cache else "–",
         "price": lambda sums: money(sums.cost, currency),
     }
+    for number in range(len(DISPENSABLE) + 1):
+        kept = {head: cell for head, cell in columns.items() if head not in DISPENSABLE[:number]}
+        table = _table(engines, kept)
+        if not width or table.fits(width):
+            return table
+    return _table(engines, columns)
+
+
+def _table(engines: dict[str, Sums], columns: dict[str, Callable[[Sums], str]]) -> Table:
+    # Who was not asked comes last, and has no name to sort by.
+    by_name = sorted(engines.items(), key=lambda item: (not item[0], item[0]))
     rows = [
-        (plain(name or NOBODY), *(Content(cell(sums)) for cell in columns.values()))
-        for name, sums in sorted(engines.items())
+        (plain(name or NOBODY), *(Content(cell(sums)) for cell in columns.values())) for name, sums in by_name
     ]
     aligns = ["left", *["right"] * len(columns)]
     header = [Content.styled(name, "bold") for name in ("engine", *columns)]

@@ -10,6 +10,8 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
+from edgecloud.units import count
+
 from ...chats import Seam
 from ..keys import keys_of
 from ..render.lines import plain_lines
@@ -58,7 +60,7 @@ class QuestionView(TurnView):
         yield self.branch()
         yield Flow(plain_lines(visible(text)), classes="question")
         for name, num_lines in files:
-            yield Label(f"+ {name}, {num_lines:,} lines", classes="file")
+            yield Label(f"+ {name}, {count(num_lines, 'line')}", classes="file")
         for number in range(len(self.node.message.images)):
             yield Label(f"+ image {number + 1}", classes="file")
 

@@ -122,3 +122,31 @@ def test_the_dashboard_has_a_column_for_what_was_stopped_where_anything_was() ->
     assert names("ok") == ["engine", "requests", "in"]
     assert names("ok", "interrupted") == ["engine", "requests", "stopped"]
     assert names("ok", "upstream_failed") == ["engine", "requests", "failed"]
+
+
+def test_the_dashboards_table_leaves_columns_out_before_it_breaks_a_word() -> None:
+    requests = [(NOW, outcome, make_receipt()) for outcome in ("ok", "interrupted", "upstream_failed")]
+    refused = make_receipt(attempts=(), engine="", completion_tokens=0)
+    engines = summarise([*requests, (NOW, "no_route", refused)], now=NOW, midnight=MIDNIGHT).engines
+    whole = engine_table(engines, "USD")
+
+    narrow = engine_table(engines, "USD", 60)
+
+    assert len(narrow.header) < len(whole.header) == len(engine_table(engines, "USD", 200).header)
+    assert narrow.fits(60)
+    assert not whole.fits(60)
+    assert {"engine", "requests", "tokens/s", "price"} <= {cell.plain for cell in narrow.header}
+    assert len(engine_table(engines, "USD", 20).header) == len(whole.header)
+
+
+def test_who_was_not_asked_comes_last_and_was_not_measured() -> None:
+    refused = make_receipt(attempts=(), engine="", completion_tokens=0)
+    engines = summarise(
+        [(NOW, "no_route", refused), (NOW, "ok", make_receipt())], now=NOW, midnight=MIDNIGHT
+    ).engines
+
+    table = engine_table(engines, "USD")
+
+    names, speeds = zip(*((row[0].plain, row[-3].plain) for row in table.rows), strict=True)
+    assert names[-1] == "nobody asked"
+    assert (speeds[0] != "–", speeds[-1]) == (True, "–")
