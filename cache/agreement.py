@@ -48,8 +48,8 @@ class Gist(NamedTuple):
     @classmethod
     def unpack(cls, line: str) -> Gist:
         """What `pack` made."""
-        *plain, numbers, content = json.loads(line)
-        return cls(*plain, frozenset(numbers), frozenset(content))
+        digest, num_words, negations, polarity, numbers, content = json.loads(line)
+        return cls(digest, num_words, negations, polarity, frozenset(numbers), frozenset(content))
 
 
 def gist_of(text: str) -> Gist:

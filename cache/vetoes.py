@@ -122,7 +122,7 @@ def _own_otherwise(a: Reading, b: Reading) -> bool:
 
 def _owned(reading: Reading) -> set[tuple[str, str]]:
     """What is said to be whose: each 'my' or 'your' with the content word that follows."""
-    owned = set()
+    owned: set[tuple[str, str]] = set()
     for place, token in enumerate(reading.tokens):
         if token in ("my", "your"):
             after = (word for word, at in zip(reading.content, reading.places, strict=True) if at > place)
