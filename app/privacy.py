@@ -44,6 +44,9 @@ class PrivacyDesk:
         if known is None and not privacy.local_only:
             # For this turn only: the next one looks again.
             return Privacy(True, (UNREAD,))
+        if begins and not privacy.local_only:
+            # One that began alike may be bound, and this says nothing of that one.
+            return privacy
         if session is not None and remember:
             self._remember(session, privacy, is_news=privacy != known)
         return privacy

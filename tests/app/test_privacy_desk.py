@@ -109,6 +109,16 @@ async def test_over_http_the_turns_of_a_conversation_are_bound_and_other_greetin
     assert not await is_bound(desk, ask("hi", "hello", "and?", door="http", tenant="other"))
 
 
+async def test_a_conversation_stays_bound_when_another_begins_alike(tmp_path: Path) -> None:
+    first = desk_over(tmp_path)
+    assert await is_bound(first, ask("hi", door="http", private=True))
+    assert first._books is not None
+    await first._books.aclose()
+    for desk in (first, desk_over(tmp_path)):
+        assert not await is_bound(desk, ask("hi", door="http"))
+        assert await is_bound(desk, ask("hi", "hello", "and?", door="http"))
+
+
 async def test_looking_only_binds_nothing(desk: PrivacyDesk) -> None:
     assert await is_bound(desk, ask("hi", chat_id="chat-1", private=True), remember=False)
     assert not await is_bound(desk, ask("hi", chat_id="chat-1"))
