@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .logistic import Doubles, fit, sigmoid
+from .logistic import Doubles, fit, sigmoid, within
 
 _EDGE = 1e-4
 PULL = 1.0
@@ -50,5 +50,5 @@ def calibrate(chances: Doubles, outcomes: Doubles, weights: Doubles | None = Non
 
 
 def _logs(chances: Doubles) -> tuple[Doubles, Doubles]:
-    inside = np.clip(chances, _EDGE, 1 - _EDGE)
+    inside = within(chances, _EDGE, 1 - _EDGE)
     return np.log(inside), -np.log(1 - inside)

@@ -23,7 +23,7 @@ from .bags import Bags
 from .calibration import Calibration, calibrate, calibrated
 from .features import LENGTH, Floats
 from .kernel import FEATURE_SHARE
-from .logistic import Doubles, logit, sigmoid
+from .logistic import Doubles, logit, sigmoid, within
 from .parts import NEIGHBOURS, Parts, fit_parts
 from .rising import GRID, fit_rising, risen
 from .rows import Array, Rows, unit
@@ -161,8 +161,8 @@ class Heads:
         """Features as the heads weigh them: in spreads from the mean of the rows, outliers cut, and 0 for
         what was not measured (NaN).
         """
-        cut = np.clip((features - self.center) / self.spread, -FAR_OUT, FAR_OUT)
-        known: Floats = np.nan_to_num(cut).astype(np.float32)
+        known: Floats = within((features - self.center) / self.spread, -FAR_OUT, FAR_OUT).astype(np.float32)
+        known[np.isnan(known)] = 0.0
         return known
 
     def oddity(self, features: Floats) -> Doubles:
@@ -244,4 +244,4 @@ def asked(rows: Rows) -> list[tuple[Array, Array]]:
 
 
 def _stretched(said: Doubles, mean: Doubles | float, stretch: Doubles | float) -> Doubles:
-    return np.clip(mean + stretch * (said - mean), 1 - SUREST, SUREST)
+    return within(mean + stretch * (said - mean), 1 - SUREST, SUREST)

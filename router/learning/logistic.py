@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,14 +14,20 @@ STEPS, HALVINGS = 20, 20
 FARTHEST = 36.0
 
 
+def within(values: NDArray[Any], least: float, most: float) -> NDArray[Any]:
+    """As `np.clip`, which takes four times as long for a few numbers."""
+    inside: NDArray[Any] = np.minimum(np.maximum(values, least), most)
+    return inside
+
+
 def sigmoid(log_odds: Doubles) -> Doubles:
-    clipped: Doubles = np.clip(log_odds, -FARTHEST, FARTHEST)
+    clipped: Doubles = within(log_odds, -FARTHEST, FARTHEST)
     return 1.0 / (1.0 + np.exp(-clipped))
 
 
 def logit(chances: Doubles) -> Doubles:
     """Log-odds; a chance of 0 or 1 is taken as almost that."""
-    inside = np.clip(chances, 1e-6, 1 - 1e-6)
+    inside = within(chances, 1e-6, 1 - 1e-6)
     odds: Doubles = np.log(inside / (1 - inside))
     return odds
 

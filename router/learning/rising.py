@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .logistic import Doubles
+from .logistic import Doubles, within
 
 POINTS = 17
 """Values that a curve is kept by, at equal distances from a chance of 0 to one of 1."""
@@ -44,7 +44,7 @@ def fit_rising(chances: Doubles, outcomes: Doubles) -> Doubles:
 
 def risen(chances: Doubles, curves: Doubles) -> Doubles:
     """Chances (n, models), each model's by its own curve (models, POINTS)."""
-    place = np.clip(chances, 0.0, 1.0) * (POINTS - 1)
+    place = within(chances, 0.0, 1.0) * (POINTS - 1)
     below = np.minimum(place.astype(int), POINTS - 2)
     model = np.arange(len(curves))
     low, high = curves[model, below], curves[model, below + 1]
