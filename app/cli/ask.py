@@ -11,6 +11,7 @@ import click
 from edgecloud.errors import BadRequest, EdgeCloudError, NotFound
 from edgecloud.types import ChatRequest, Constraint, Message, Mode, Sampling
 
+from . import offers
 from .shell import Decimal, State, Whole
 
 if TYPE_CHECKING:
@@ -53,12 +54,19 @@ class Seed(click.types.IntParamType):
 @click.command(epilog=EPILOG)
 @click.argument("prompt", nargs=-1)
 @click.option(
-    "-f", "--file", "files", multiple=True, metavar="FILE", help="Add a text file to the prompt (repeatable)."
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    shell_complete=offers.files,
+    help="Add a text file to the prompt (repeatable).",
 )
 @click.option(
     "-m",
     "--model",
     default="auto",
+    shell_complete=offers.models,
     metavar="MODEL",
     help="Who answers: a name, a .gguf file, hf:owner/repo:QUANT.",
 )
@@ -74,7 +82,9 @@ class Seed(click.types.IntParamType):
 @click.option(
     "--stream/--no-stream", default=None, help="Print as it comes (the default for text), or at the end."
 )
-@click.option("--schema", metavar="FILE", help="A JSON schema that the answer must match.")
+@click.option(
+    "--schema", metavar="FILE", shell_complete=offers.files, help="A JSON schema that the answer must match."
+)
 @click.option("--temperature", type=Number(0, 2), help="0 takes the likeliest token every time.")
 @click.option("--top-p", type=Number(0, 1, min_open=True))
 @click.option("--top-k", type=Whole(0), help="0: off.")

@@ -13,6 +13,7 @@ from edgecloud.units import count, money
 
 from ..text_files import write_private
 from . import cache_prefixes as prefixes
+from . import offers
 from .group import ListingGroup
 from .shell import State, Whole, local_time, print_json, print_table, print_text
 
@@ -59,7 +60,7 @@ def list_(state: State, limit: int, as_json: bool) -> None:
 
 
 @cache.command()
-@click.argument("answer")
+@click.argument("answer", shell_complete=offers.kept)
 @AS_JSON
 @click.pass_obj
 def show(state: State, answer: str, as_json: bool) -> None:
@@ -91,7 +92,7 @@ def show(state: State, answer: str, as_json: bool) -> None:
 
 
 @cache.command()
-@click.argument("names", nargs=-1, required=True, metavar="ANSWER...")
+@click.argument("names", nargs=-1, required=True, metavar="ANSWER...", shell_complete=offers.kept)
 @click.option("--wrong", is_flag=True, help="They were wrong: be more careful with similar questions.")
 @AS_JSON
 @click.pass_obj
@@ -127,7 +128,13 @@ def clear(state: State, yes: bool, as_json: bool) -> None:
 
 
 @cache.command()
-@click.option("-o", "--output", metavar="FILE", help="A new file (only you can read it) instead of stdout.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    shell_complete=offers.files,
+    help="A new file (only you can read it) instead of stdout.",
+)
 @click.pass_obj
 def export(state: State, output: str | None) -> None:
     """Export every kept answer, one JSON object a line, the newest first."""

@@ -11,6 +11,7 @@ from edgecloud.errors import BadRequest
 from edgecloud.types import Mode
 
 from ..visible import neutral
+from . import offers
 from .shell import State, Whole, write
 
 if TYPE_CHECKING:
@@ -25,10 +26,18 @@ Exit codes:
 
 @click.command(epilog=EPILOG)
 @click.argument("prompt", nargs=-1)
-@click.option("-m", "--model", default="auto", metavar="MODEL", help="Who answers.")
+@click.option(
+    "-m", "--model", default="auto", metavar="MODEL", shell_complete=offers.models, help="Who answers."
+)
 @click.option("-s", "--system", default="", metavar="TEXT", help="The system prompt.")
 @click.option("-c", "--continue", "continues", is_flag=True, help="Continue the last chat.")
-@click.option("--chat", "chat_id", metavar="ID", help="Continue this chat (edgecloud history list).")
+@click.option(
+    "--chat",
+    "chat_id",
+    metavar="ID",
+    shell_complete=offers.chats,
+    help="Continue this chat (edgecloud history list).",
+)
 @click.option("--mode", type=click.Choice(get_args(Mode)), default="auto", help="What the router aims at.")
 @click.option("--private", is_flag=True, help="Keep the chat on this machine.")
 @click.option("--offline", is_flag=True, help="Connect to nothing but this machine.")

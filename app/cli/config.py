@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from . import offers
 from .group import ListingGroup
 from .shell import State, print_json, print_table, print_text, warn
 
@@ -30,7 +31,7 @@ def path() -> None:
 
 
 @config.command()
-@click.argument("keys", nargs=-1)
+@click.argument("keys", nargs=-1, shell_complete=offers.settings_keys)
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object by key.")
 @click.pass_obj
 def show(state: State, keys: tuple[str, ...], as_json: bool) -> None:
@@ -54,7 +55,7 @@ def show(state: State, keys: tuple[str, ...], as_json: bool) -> None:
 
 
 @config.command()
-@click.argument("key")
+@click.argument("key", shell_complete=offers.settings_keys)
 @click.pass_context
 def get(ctx: click.Context, key: str) -> None:
     """Print the value of KEY and nothing else; of a section, what `show` prints."""
@@ -82,8 +83,8 @@ def _lines(row: Origin) -> list[tuple[str, str, str]]:
 
 
 @config.command("set", context_settings={"ignore_unknown_options": True})  # -1 is a value
-@click.argument("key")
-@click.argument("value")
+@click.argument("key", shell_complete=offers.settings_keys)
+@click.argument("value", shell_complete=offers.settings_values)
 def set_(key: str, value: str) -> None:
     """Set KEY (like server.port) to VALUE in the settings file, keeping its comments.
 
@@ -98,7 +99,7 @@ def set_(key: str, value: str) -> None:
 
 
 @config.command()
-@click.argument("key")
+@click.argument("key", shell_complete=offers.settings_keys)
 def unset(key: str) -> None:
     """Take KEY out of the settings file, so that its default holds again."""
     from edgecloud.config.editing import unset_value

@@ -15,6 +15,7 @@ from edgecloud.types import Door
 from edgecloud.units import count
 
 from ..text_files import write_private
+from . import offers
 from .group import ListingGroup
 from .shell import State, Whole, local_time, note, print_json, print_table, print_text
 
@@ -58,7 +59,7 @@ def list_(state: State, doors: tuple[Door, ...], limit: int, as_json: bool) -> N
 
 
 @history.command()
-@click.argument("chat", required=False)
+@click.argument("chat", required=False, shell_complete=offers.chats)
 @AS_JSON
 @click.pass_obj
 def show(state: State, chat: str | None, as_json: bool) -> None:
@@ -93,8 +94,14 @@ def search(ctx: click.Context, words: tuple[str, ...], limit: int, as_json: bool
 
 
 @history.command()
-@click.argument("chat", required=False)
-@click.option("-o", "--output", metavar="FILE", help="A new file (only you can read it) instead of stdout.")
+@click.argument("chat", required=False, shell_complete=offers.chats)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    shell_complete=offers.files,
+    help="A new file (only you can read it) instead of stdout.",
+)
 @AS_JSON
 @click.pass_obj
 def export(state: State, chat: str | None, output: str | None, as_json: bool) -> None:
@@ -113,7 +120,7 @@ def export(state: State, chat: str | None, output: str | None, as_json: bool) ->
 
 
 @history.command()
-@click.argument("chats", nargs=-1)
+@click.argument("chats", nargs=-1, shell_complete=offers.chats)
 @click.option("--all", "everything", is_flag=True, help="Remove every chat.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @AS_JSON

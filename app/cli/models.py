@@ -10,6 +10,7 @@ import click
 
 from edgecloud.units import size
 
+from . import offers
 from .group import ListingGroup
 from .progress import PullLine
 from .shell import Decimal, State, note, print_json, print_table, print_text
@@ -63,7 +64,7 @@ def list_(state: State, as_json: bool) -> None:
 
 
 @models.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=offers.models)
 @AS_JSON
 @click.pass_obj
 def info(state: State, name: str | None, as_json: bool) -> None:
@@ -102,7 +103,7 @@ def pull(state: State, spec: str) -> None:
 
 
 @models.command()
-@click.argument("name")
+@click.argument("name", shell_complete=offers.models)
 @click.pass_obj
 def rm(state: State, name: str) -> None:
     """Remove a pulled model and its tuned copy."""
@@ -119,7 +120,7 @@ def rm(state: State, name: str) -> None:
 
 
 @models.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=offers.models)
 @click.pass_obj
 def default(state: State, name: str | None) -> None:
     """Choose the model that answers (or, if it is one, the embedder); without NAME, show it."""
@@ -139,7 +140,7 @@ def default(state: State, name: str | None) -> None:
 
 
 @models.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=offers.models)
 @click.option("--undo", is_flag=True, help="Forget the tuned copy.")
 @click.option("--kl", type=Decimal(0), help="How far answers may stray, in nats a token.  [default: 0.02]")
 @click.option("--try", "candidates", metavar="TYPES", help="Quantisations to try, like Q8_0,Q4_K_M.")

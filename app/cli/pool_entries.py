@@ -9,6 +9,7 @@ import click
 from edgecloud.errors import BadRequest, NotFound, UpstreamError
 from edgecloud.units import money
 
+from . import offers
 from .shell import Decimal, State, Whole, complain, note, print_json, print_table, print_text, warn
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def add(
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=offers.pools)
 @click.pass_obj
 def rm(state: State, name: str) -> None:
     """Remove the server NAME from the settings."""
@@ -135,7 +136,7 @@ def rm(state: State, name: str) -> None:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=offers.pools)
 @click.option("--days", type=Whole(1), help="How far back.  [default: this month]")
 @click.pass_obj
 def reprice(state: State, name: str, days: int | None) -> None:

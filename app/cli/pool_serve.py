@@ -16,6 +16,7 @@ import click
 from edgecloud.errors import ConfigError
 from edgecloud.settings import ServerSettings, Settings
 
+from . import offers
 from .serve import CLOSE_S, require_key_beyond_loopback
 from .shell import Decimal, State, Whole
 
@@ -26,7 +27,12 @@ Build = Callable[[Settings], "PoolEngine"]
 
 
 @click.command()
-@click.option("-m", "--model", help="smollm2, a .gguf file, a folder of safetensors, or hf:owner/repo:QUANT.")
+@click.option(
+    "-m",
+    "--model",
+    shell_complete=offers.models,
+    help="smollm2, a .gguf file, a folder of safetensors, or hf:owner/repo:QUANT.",
+)
 @click.option("--served-name", help="The name that clients ask for; else the model's own.")
 @click.option("--device", type=click.Choice(["auto", "cuda", "cpu"]), help="Where it computes.")
 @click.option("--host", help="Address to listen on; beyond loopback a key is required.")

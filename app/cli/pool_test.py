@@ -14,6 +14,7 @@ import click
 from edgecloud.errors import DeadlineExceeded, EdgeCloudError, UpstreamError
 from edgecloud.types import ChatRequest, Done, Message, Sampling, TextDelta
 
+from . import offers
 from .pool_entries import AS_JSON, addresses_of, entry_named, say_none
 from .pool_findings import no_such_model
 from .shell import Decimal, State, print_json, print_text
@@ -42,7 +43,7 @@ class Finding:
 
 
 @click.command()
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=offers.pools)
 @click.option(
     "--timeout",
     "patience_s",

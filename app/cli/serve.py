@@ -19,6 +19,7 @@ from edgecloud.errors import ConfigError, Unavailable
 from edgecloud.settings import Settings
 from edgecloud.types import ChatRequest, Health
 
+from . import offers
 from .group import Group
 from .shell import Decimal, State, Whole, warn
 
@@ -35,7 +36,7 @@ CLOSE_S = 45.0
 @click.group(cls=Group, invoke_without_command=True)
 @click.option("--host", help="Address to listen on; several with commas. Beyond loopback a key is required.")
 @click.option("--port", type=Whole(0, 65535), help="Port to listen on; 0 picks a free one.")
-@click.option("-m", "--model", help="The model that `auto` means.")
+@click.option("-m", "--model", shell_complete=offers.models, help="The model that `auto` means.")
 @click.option("--ctx-size", type=Whole(0), help="Tokens of context shared by all sequences.")
 @click.option("--parallel", type=Whole(1, 256), help="Sequences decoded together.")
 @click.option("--threads", type=Whole(0, 1024), help="CPU threads; 0 measures what is best.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from . import offers
 from .shell import State, note, print_json, print_text
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("request", default="")
+@click.argument("request", default="", shell_complete=offers.requests)
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 @click.pass_obj
 def why(state: State, request: str, as_json: bool) -> None:
