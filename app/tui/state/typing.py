@@ -8,7 +8,7 @@ CHIP_LINES = 20
 CHIP_CHARACTERS = 4000
 """A paste longer than either is shown as one word: the prompt should stay readable, and typing quick."""
 
-_FENCE = re.compile(r"^\s*(```|~~~)", re.MULTILINE)
+_FENCE = re.compile(r"^[^\S\n]*(```|~~~)", re.MULTILINE)
 
 
 def enter_sends(text: str, *, is_at_end: bool) -> bool:

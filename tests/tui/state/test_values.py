@@ -52,6 +52,7 @@ def test_a_search_hit_is_in_the_window() -> None:
         ("two\nlines", False, False),
         ("```py\nx = 1", True, False),
         ("```py\nx = 1\n```", True, True),
+        ("\n" * 300_000, True, True),  # for hours, if each line looked through all that follow
     ],
 )
 def test_enter_sends_what_is_whole(text: str, at_end: bool, sends: bool) -> None:
