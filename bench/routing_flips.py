@@ -27,13 +27,20 @@ from edgecloud.router.wording import wording
 from edgecloud.types import CacheInfo, Receipt, new_id
 
 PARAPHRASED = (("llama-3.1-8b-instruct", ROUTELLM[1]), ROUTELLM, LLMROUTER)
-SHARES = np.array([0.05, 0.2, 0.5, 0.8, 0.95])
-ALL_SHARES = np.linspace(0.05, 0.95, 37)
+SHARES = np.linspace(0.05, 0.95, 37)
+PRINTED = np.searchsorted(SHARES, np.array([0.05, 0.2, 0.5, 0.8, 0.95]) - 1e-9)
 MOST_FLIPS = 0.05
 Scores = NDArray[np.float64]
+Questions = list[tuple[float, ...]]
 
 
 def flips() -> None:
+    with TemporaryDirectory() as folder, closing(Ledger(Path(folder) / "edgecloud.db")) as ledger:
+        paraphrased(ledger)
+    steadied()
+
+
+def paraphrased(ledger: Ledger) -> None:
     """How often a paraphrase goes elsewhere, wherever the price of the strong model draws the line: by the
     share of mixed traffic that goes to it, and by the share of the set itself, which is the hardest line.
 
@@ -57,39 +64,45 @@ def flips() -> None:
     most: dict[str, float] = {}
     for small, large in PARAPHRASED:
         columns = [heads.models.index(small), heads.models.index(large)]
-        print(f"  {small + ' / ' + large:<58} " + " ".join(f"{share:>6.0%}" for share in SHARES), end="")
+        print(f"  {small + ' / ' + large:<58} " + " ".join(f"{SHARES[at]:>6.0%}" for at in PRINTED), end="")
         print("  worst off it  mean |change|")
         for name, (vectors, p_ok) in known.items():
             gain, mixed = (np.diff(chances[:, columns])[:, 0] for chances in (p_ok, traffic))
             change = np.abs(np.diff(np.split(gain, 2), axis=0)).mean()
             for whose, all_gains in (("mixed traffic", mixed), ("the set", gain)):
+                lines = np.quantile(all_gains, 1 - SHARES)
                 for how, goes in (
                     ("alone", gain.__gt__),
                     ("in turn", partial(in_turn, vectors, gain)),
-                    ("restarted", partial(restarted, vectors, gain)),
+                    ("restarted", partial(restarted, ledger, vectors, gain)),
                 ):
-                    flipped = [crossed_by(goes(line)).mean() for line in np.quantile(all_gains, 1 - SHARES)]
-                    lines = np.quantile(all_gains, 1 - ALL_SHARES)
-                    those, worst = max(((crossed_by(goes(line)), line) for line in lines), key=_most)
-                    off = np.abs(gain - worst).reshape(2, -1)[:, those].mean() if those.any() else 0.0
-                    most[how] = max(most.get(how, 0.0), float(those.mean()))
-                    shares = " ".join(f"{share:6.1%}" for share in flipped)
+                    crossed = np.stack([crossed_by(goes(line)) for line in lines])
+                    flipped = crossed.mean(1)
+                    worst = int(flipped.argmax())
+                    those = crossed[worst]
+                    off = np.abs(gain - lines[worst]).reshape(2, -1)[:, those].mean() if those.any() else 0.0
+                    most[how] = max(most.get(how, 0.0), float(flipped[worst]))
+                    shares = " ".join(f"{flipped[at]:6.1%}" for at in PRINTED)
                     title = f"{name}, of {whose}, {how}"
                     print(
-                        f"    {title:<56} {shares} {those.mean():6.1%} {off:6.3f}  {change:.3f}", flush=True
+                        f"    {title:<56} {shares} {flipped[worst]:6.1%} {off:6.3f}  {change:.3f}", flush=True
                     )
-    for how, flipped in most.items():
-        verdict = "keeps" if flipped <= MOST_FLIPS else "misses"
-        print(f"  the worst of all, {how}: {flipped:.1%} {verdict} {MOST_FLIPS:.0%}")
-    steadied()
+    for how, share in most.items():
+        verdict = "keeps" if share <= MOST_FLIPS else "misses"
+        print(f"  the worst of all, {how}: {share:.1%} {verdict} {MOST_FLIPS:.0%}")
 
 
-def _judged(heads: Heads, pairs: list[Pair]) -> tuple[NDArray[np.float32], Scores]:
+def _judged(heads: Heads, pairs: list[Pair]) -> tuple[Questions, Scores]:
     """Vectors of pairs, first one of each, then the others, and the chances of all models."""
     texts = [pair[side] for side in (0, 1) for pair in pairs]
     vectors, _ = asyncio.run(embed([gist(text) for text in texts]))
     structure = np.stack([features(measure(text)) for text in texts])
-    return vectors, heads.predict(vectors, structure, bags_of([wording(gist(text)) for text in texts])).p_ok
+    chances = heads.predict(vectors, structure, bags_of([wording(gist(text)) for text in texts])).p_ok
+    return questions_of(vectors), chances
+
+
+def questions_of(vectors: NDArray[np.float32]) -> Questions:
+    return [tuple(vector) for vector in vectors.tolist()]
 
 
 def steadied() -> None:
@@ -99,7 +112,10 @@ def steadied() -> None:
     gain = trial.chances.p_ok[:, 1] - trial.chances.p_ok[:, 0]
     lines = np.quantile(gain, 1 - np.linspace(0.1, 0.9, 9))
     print("\nMMLU, scores with the share of prompts that go to the strong model, 10 to 90 % asked for")
-    for how, goes in (("alone", gain.__gt__), ("in turn", partial(in_turn, trial.rows.vectors, gain))):
+    for how, goes in (
+        ("alone", gain.__gt__),
+        ("in turn", partial(in_turn, questions_of(trial.rows.vectors), gain)),
+    ):
         chosen = [goes(line) for line in lines]
         print(
             f"  {how:<8}",
@@ -108,18 +124,29 @@ def steadied() -> None:
 
 
 def in_turn(
-    vectors: NDArray[np.float32],
-    gain: Scores,
-    line: float,
-    precedents: Precedents | None = None,
-    ledger: Ledger | None = None,
+    vectors: Questions, gain: Scores, line: float, *, who: str = "", ledger: Ledger | None = None
 ) -> NDArray[np.bool_]:
     """Which questions go to the strong model, asked one after the other; the ledger keeps where they went."""
-    precedents = precedents or Precedents()
-    strong = gain > line
-    for number, ahead in enumerate((gain - line).tolist()):
-        facts = Facts(new_id("req"), 1, vector=tuple(vectors[number].tolist()))
-        before = precedents.of(facts) if abs(ahead) <= TOSS_UP else None
+    return _asked(Precedents(), vectors, gain - line, who, ledger)
+
+
+def restarted(ledger: Ledger, vectors: Questions, gain: Scores, line: float) -> NDArray[np.bool_]:
+    """The same, the second half by a process that begins when the first has ended."""
+    half, who = len(gain) // 2, new_id("who")
+    with ledger.together():
+        one = in_turn(vectors[:half], gain[:half], line, who=who, ledger=ledger)
+    begun = Precedents()
+    begun.catch_up(ledger.precedents())
+    return np.concatenate([one, _asked(begun, vectors[half:], gain[half:] - line, who, None)])
+
+
+def _asked(
+    precedents: Precedents, vectors: Questions, ahead: Scores, who: str, ledger: Ledger | None
+) -> NDArray[np.bool_]:
+    strong = ahead > 0
+    for number, vector in enumerate(vectors):
+        facts = Facts(new_id("req"), 1, vector=vector, tenant=who)
+        before = precedents.of(facts) if abs(ahead[number]) <= TOSS_UP else None
         if before is not None:
             strong[number] = before == "strong"
         precedent = precedent_of(facts, "strong" if strong[number] else "weak", "chat")
@@ -128,19 +155,6 @@ def in_turn(
         if ledger is not None:
             ledger.settle(_line(facts.request_id), (), (), precedent=precedent)
     return strong
-
-
-def restarted(vectors: NDArray[np.float32], gain: Scores, line: float) -> NDArray[np.bool_]:
-    """The same, the second half by a process that begins when the first has ended."""
-    half, strong = len(gain) // 2, []
-    with TemporaryDirectory() as folder:
-        for part in (slice(0, half), slice(half, None)):
-            with closing(Ledger(Path(folder) / "edgecloud.db")) as ledger:
-                precedents = Precedents()
-                precedents.catch_up(ledger.precedents())
-                with ledger.together():
-                    strong.append(in_turn(vectors[part], gain[part], line, precedents, ledger))
-    return np.concatenate(strong)
 
 
 def _line(request_id: str) -> RequestEntry:
@@ -152,7 +166,3 @@ def crossed_by(strong: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """The pairs whose halves go to different sides."""
     one, other = np.split(strong, 2)
     return one != other
-
-
-def _most(flipped: tuple[NDArray[np.bool_], float]) -> int:
-    return int(flipped[0].sum())
