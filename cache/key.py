@@ -63,7 +63,9 @@ def key_of(
         return Key(scope, None, None, text, 0.0, unfit)
     verdict = judge(text, languages=languages, lifetime_s=lifetime_s)
     reason = _unfit_for_similarity(request) or verdict.reason
-    partition = None if reason else _digest("semantic", _partition(request, scope, verdict.language))
+    # What is only recognised lies apart: there it costs nothing to those that are compared.
+    tier = "words" if verdict.only_words else "semantic"
+    partition = None if reason else _digest(tier, _partition(request, scope, verdict.language))
     exact = _digest("exact", _whole(request, scope)) if _is_repeatable(request.sampling) else None
     lifetime_s = min(lifetime_s, verdict.lifetime_s) if request.is_chat else FRESH_S
     return Key(

@@ -150,6 +150,7 @@ def test_what_is_not_compared_is_still_known_again(text: str, why: str) -> None:
     assert not key.is_compared
     assert why in key.only_words
     assert make_key(text).wording == key.wording
+    assert key.partition != make_key(QUESTION).partition
     # A space in code may be its meaning.
     assert make_key(text.replace("\n", "\n  ") + " ").wording != key.wording
 
