@@ -279,7 +279,7 @@ class World:
             model=ask.model,
             door=ask.door,  # type: ignore[arg-type]
             tenant=TENANTS[ask.key] if ask.key else None,
-            chat_id=ask.chat,
+            chat_id=None if ask.chat in TALKS else ask.chat,
             fresh=ask.fresh,
             constraint=Constraint("json") if ask.json else None,
             max_tokens=ask.max_tokens,
@@ -361,11 +361,23 @@ ASKS = st.builds(
     deadline_s=st.sampled_from([None, None, 0.2]),
     leaves=st.sampled_from([None, None, None, 1, 2, 3]),
 )
+TALKS = ("talk-1", "talk-2")
+"""Conversations over HTTP, which are known by nothing but how they begin, and may begin alike."""
+
+
+def in_a_talk(ask: Ask, talk: str, private: bool) -> Ask:
+    wish = {"private": True} if private else {}
+    return dataclasses.replace(
+        ask, chat=talk, text=TEXTS[0], wish=wish, model="auto", door="http", key=None, json=False
+    )
+
+
+IN_TALKS = st.builds(in_a_talk, ASKS, st.sampled_from(TALKS), st.booleans())
 STEPS = st.lists(
-    st.lists(ASKS, min_size=1, max_size=3) | st.sampled_from(["restart", "embed", "dislike"]),
+    st.lists(ASKS | IN_TALKS, min_size=1, max_size=3) | st.sampled_from(["restart", "embed", "dislike"]),
     min_size=2,
     max_size=6,
-)
+) | st.lists(st.lists(IN_TALKS, min_size=1, max_size=1) | st.just("restart"), min_size=4, max_size=8)
 MOODS = st.lists(
     st.builds(
         Mood,
@@ -449,7 +461,7 @@ async def test_any_short_history_keeps_privacy_money_and_books(
 
 
 @pytest.mark.slow
-@histories(250)
+@histories(150)
 async def test_any_history_keeps_privacy_money_and_books(
     tmp_path_factory: pytest.TempPathFactory,
     fields: Fields,
