@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -105,6 +105,7 @@ class Gateway:
         self._lessons: Lessons | None = None
         self._routing: Routing | None = None
         self._keys: KeyDesk | None = None
+        self._asides: set[asyncio.Task[str | None]] = set()
         self._privacy: PrivacyDesk | None = None
 
     @property
@@ -195,8 +196,12 @@ class Gateway:
                     if notice is not None:
                         yield Notice("history", f"This answer is not kept: {notice}")
             receipt = run.receipt()
-            notice = await self._end(run, turn, receipt, "complete")
-            if notice is not None:
+            ending = self._end(run, turn, receipt, "complete")
+            if request.door == "http":
+                # Nobody there waits for the books: they come when the answer is out.
+                self._aside(ending)
+                run.closed = True
+            elif (notice := await ending) is not None:
                 # No loss so far: it is tried again, and whoever closes the gateway is told what is lost.
                 yield Notice("storage", f"The end of this answer is not kept yet: {notice}")
             message_id = turn.turn.message_ids[0] if turn else None
@@ -338,6 +343,7 @@ class Gateway:
 
         Returns what to tell the user of what could not be written; empty if nothing is lost.
         """
+        await asyncio.gather(*self._asides, return_exceptions=True)
         if self.memory is not None:
             await self.memory.aclose()
         if self._routing is not None:
@@ -450,6 +456,18 @@ class Gateway:
         if turn is not None:
             run.chat_id = turn.turn.chat_id
         return turn, notice
+
+    def _aside(self, ending: Coroutine[None, None, str | None]) -> None:
+        """Write an end once the loop comes round."""
+
+        def over(task: asyncio.Task[str | None]) -> None:
+            self._asides.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("the end of a request could not be written", exc_info=error)
+
+        task = asyncio.create_task(ending)
+        self._asides.add(task)
+        task.add_done_callback(over)
 
     async def _fail(self, run: Run, turn: OpenTurn | None, error: EdgeCloudError) -> None:
         run.ended(error.code or "failed")
