@@ -4,8 +4,8 @@ error.
     journal the prompt -> who may answer -> a kept answer, or choose and ask -> journal the deltas -> receipt
 
 What a person typed is written first. A program's question is, at the latest, before anything of its answer
-is shown: a pool that is free, or that no budget counts, is asked meanwhile. Where only one engine is meant and
-nobody has to be paid, it is asked directly and no router is loaded.
+is shown: a pool that is free, or that no budget counts, is asked meanwhile. Where only one engine is meant
+and nobody has to be paid, it is asked directly and no router is loaded.
 """
 
 from __future__ import annotations
