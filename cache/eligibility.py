@@ -99,7 +99,7 @@ _VARIETY = re.compile(
     another\ (?:one|way|idea|example|option|version|suggestion|{_PIECE})s?|
     something\ (?:else|different|new)|different\ (?:one|version|idea)s?|
     other\ (?:ideas?|options?|suggestions?)|more\ (?:ideas|examples|options|suggestions))\b|
-    ^\W*(?:an?|another|again|some|\w+)?\W*(?:{_PIECE}|again)\b|
+    ^\W*+(?:\w+\W*+)?(?:{_PIECE}|again)\b|
     [写寫作编編讲講说說来來].{{0,12}}?(?:诗|詩|故事|笑话|笑話|歌词|谜语|口号|标语|段子|文案)|随机|隨機|头脑风暴|
     再(?:来|來|说|說|写|寫|讲|試|试)|[换換](?:一?个|一?個|种|種)|另(?:一|外)|重(?:新|写|寫|说)|改写|
     掷|抛.{{0,3}}硬币|其他的?(?:想法|例子|建议)""",

@@ -28,6 +28,13 @@ def test_another_wording_is_in_the_same_partition() -> None:
     assert make_key(QUESTION).wording != make_key("What makes the sky blue?").wording
 
 
+@pytest.mark.parametrize("piece", ["-", " ", "\n", "a ", "a", "我", "'", "1, "])
+def test_a_long_prompt_is_not_looked_through_for_each_of_its_characters(piece: str) -> None:
+    key = make_key(piece * 200_000 + " why do cats purr so")  # which would take hours
+
+    assert not key.is_compared
+
+
 # cases: R47, R53, R55
 @pytest.mark.parametrize(
     "other",
