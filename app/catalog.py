@@ -85,6 +85,7 @@ class Catalog:
                 id=entry.name,
                 kind="chat",
                 engine="pool",
+                aliases=self._aliases(entry.name),
                 detail=entry.model,
                 images="images" not in entry.lacks,
                 continues=self._continues(entry),
@@ -175,9 +176,6 @@ class Catalog:
             self._listing = None
 
     def _card(self, file: ModelFile) -> ModelCard:
-        aliases = tuple(
-            alias for alias, name in self.settings.aliases.items() if name in (file.name, str(file.path))
-        )
         engines = self._host.loaded if self._host is not None else ()
         engine = next((engine for engine in engines if engine.file == file), None)
         created = int(file.path.stat().st_mtime) if file.path.exists() else 0
@@ -185,7 +183,7 @@ class Catalog:
             id=file.name,
             kind=file.kind,
             engine="local",
-            aliases=aliases,
+            aliases=self._aliases(file.name, str(file.path)),
             # Known once it is loaded: what it was trained for may be more than there is room for.
             context=engine.plan.n_ctx if engine is not None and engine.plan is not None else None,
             created=created,
@@ -196,6 +194,9 @@ class Catalog:
             parameters=engine.info.n_params if engine is not None else 0,
             continues=file.kind == "chat",
         )
+
+    def _aliases(self, *names: str) -> tuple[str, ...]:
+        return tuple(alias for alias, name in self.settings.aliases.items() if name in names)
 
     def _continues(self, entry: PoolEntry) -> bool:
         """As it told, where it was asked."""

@@ -66,10 +66,10 @@ class ContextLengthExceeded(BadRequest):
         param: str | None = "messages",
         setting: str = "",
     ) -> None:
-        answer = f", the answer needs {reserved}," if reserved else ""
+        answer = f", the answer needs {reserved:,}," if reserved else ""
         named = f" ({setting})" if setting else ""
         super().__init__(
-            f"The prompt is {n_prompt_tokens} tokens{answer} and the context holds {n_ctx}: "
+            f"The prompt is {n_prompt_tokens:,} tokens{answer} and the context holds {n_ctx:,}: "
             f"shorten it, or give the model a larger context{named} if it has one.",
             param=param,
             extra={"n_prompt_tokens": n_prompt_tokens, "n_ctx": n_ctx},

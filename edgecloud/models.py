@@ -221,7 +221,9 @@ def _locate(name: str, settings: Settings, kind: Kind | None = None) -> tuple[Pa
         raise ModelFileError(f"There is no file {name}: check the path.", param="model")
     if same := [listed for listed in pulled if listed.endswith(f"/{name.lower()}")]:
         raise BadRequest(f"{name} could be any of {', '.join(same)}: name one.", param="model")
-    raise ModelNotFound(name, _known(settings, pulled, kind))
+    raise ModelNotFound(
+        name, [each for each in _known(settings, pulled, kind) if _dealias(each, settings) != name]
+    )
 
 
 def _known(settings: Settings, pulled: dict[str, Path], kind: Kind | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, get_args
 
@@ -100,6 +101,10 @@ def _screen(
 
     if not is_there() and not in_browser():
         raise BadRequest("The chat needs a terminal: use `edgecloud ask` in scripts, or --plain.")
+    if os.environ.get("TERM") == "dumb":
+        raise BadRequest(
+            "This terminal can't draw a screen (TERM=dumb): `edgecloud chat --plain` goes line by line."
+        )
     from ..tui.run import Options, run
 
     return run(state.settings(), state.open_gateway, Options(preferences, chat, prompt, theme, inline))

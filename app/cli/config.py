@@ -58,13 +58,16 @@ def show(state: State, keys: tuple[str, ...], as_json: bool) -> None:
 @click.argument("key", shell_complete=offers.settings_keys)
 @click.pass_context
 def get(ctx: click.Context, key: str) -> None:
-    """Print the value of KEY and nothing else; of a section, what `show` prints."""
+    """Print the value of KEY and nothing else, nothing if it isn't set; of a section, what `show` prints."""
     from edgecloud.config.loading import origins
 
     rows = origins({"offline": True if ctx.obj.offline else None})
-    value = next((row.value for row in rows if row.key == key), None)
-    if value is None or (isinstance(value, list) and value and isinstance(value[0], dict)):
+    values = [row.value for row in rows if row.key == key]
+    value = values[0] if values else None
+    if not values or (isinstance(value, list) and value and isinstance(value[0], dict)):
         ctx.invoke(show, keys=(key,), as_json=False)
+    elif value is None:
+        pass  # what isn't set has no value, and scripts test for that
     else:
         print_text(value if isinstance(value, str) else _toml(value))
 

@@ -65,6 +65,7 @@ def run_checks(state: State) -> Iterator[Check]:
     checks: dict[str, Callable[[Settings], str]] = {
         "offline": _offline,
         "model": findings.model,
+        "aliases": findings.aliases,
         "chat template": findings.chat_template,
         "llama.cpp": _binding,
         "threads": _threads,
@@ -74,6 +75,7 @@ def run_checks(state: State) -> Iterator[Check]:
         "kept answers": _kept_answers,
         "address": findings.address,
         "theme": findings.theme,
+        "keys": findings.keys,
         "server": _server,
     }
     failed: set[str] = set()
@@ -81,11 +83,12 @@ def run_checks(state: State) -> Iterator[Check]:
         if name == "chat template" and "model" in failed and not settings.local.chat_template:
             continue  # the model's own, of a model that isn't there
         try:
-            yield Check(name, "ok", check(settings))
+            if found := check(settings):
+                yield Check(name, "ok", found)
         except EdgeCloudError as error:
             # Without an embedder there are answers; one that is none is a mistake. Without the server too,
-            # and without kept ones.
-            needless = name in ("server", "kept answers") or (
+            # without kept ones, and by other names.
+            needless = name in ("server", "kept answers", "aliases", "keys") or (
                 name == "embedder" and isinstance(error, NotFound)
             )
             yield Check(name, "warn" if needless else "fail", error.message)
@@ -93,8 +96,8 @@ def run_checks(state: State) -> Iterator[Check]:
         except Exception as error:
             yield Check(name, "fail", f"The check broke down: {type(error).__name__}: {error}.")
     # Without them there are answers from this machine, so what is wrong with one is no failure of it.
-    for name, is_well, found in pool_findings(settings):
-        yield Check(f"pool {name}", "ok" if is_well else "warn", found)
+    for name, is_well, told in pool_findings(settings):
+        yield Check(f"pool {name}", "ok" if is_well else "warn", told)
     if not settings.pool:
         yield Check("pools", "ok", "none; `edgecloud pool add NAME URL` adds one")
 
@@ -152,10 +155,14 @@ def _history(settings: Settings) -> str:
         return "off"
     if not path.exists():
         folder = next(parent for parent in path.parents if parent.exists())
-        writable = os.access(folder, os.W_OK)
-        if not writable:
+        if not folder.is_dir():
+            raise StorageError(f"{folder} is a file, and has to be a folder: move it, or set EDGECLOUD_HOME.")
+        disk = shutil.disk_usage(folder)
+        if (
+            not os.access(folder, os.W_OK) or not disk.total
+        ):  # what the kernel makes up, like /proc, has no size
             raise StorageError(f"{folder} cannot be written.")
-        if shutil.disk_usage(folder).free < MB:
+        if disk.free < MB:
             raise StorageError(f"The disk with {folder} is full; free some space.")
         return f"none yet; {path}"
     check_database(path)

@@ -1,11 +1,13 @@
 """What can be wrong with a setting beyond its type: the model, the file, the address that it names.
 
-`doctor` runs the checks, and `config set` the one of its key. Each returns what was found, in words, or
-raises: `NotFound` for what isn't there yet, any other `EdgeCloudError` for what is there and wrong.
+`doctor` runs the checks, and `config set` the one of its key. Each returns what was found, in words (none
+where there is nothing to look at), or raises: `NotFound` for what isn't there yet, any other `EdgeCloudError`
+for what is there and wrong.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from typing import TYPE_CHECKING
 
 from edgecloud.errors import ConfigError, EdgeCloudError, ModelLoadError, NoPermittedRoute, NotFound
@@ -75,6 +77,10 @@ def chat_template(settings: Settings) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise ConfigError(f"The chat template {name} can't be read: {reason}.") from error
+    if "messages" not in source:
+        raise ConfigError(
+            f"The template {name} reads no `messages`: what is asked would not reach the model."
+        )
     try:
         ChatTemplate(source)
     except ModelLoadError as error:
@@ -101,22 +107,72 @@ def theme(settings: Settings) -> str:
     return settings.chat.theme
 
 
+def keys(settings: Settings) -> str:
+    """The keys of the chat that were changed."""
+    from ..tui.state.keys import KEYS
+
+    chosen = settings.chat.keys
+    if unknown := sorted(set(chosen) - set(KEYS)):
+        raise ConfigError(
+            f"chat.keys names {', '.join(unknown)}, which there is not: docs/chat.md has the ids."
+        )
+    for id, named in chosen.items():
+        for key in filter(None, map(str.strip, named.split(","))):
+            if not _can_be_pressed(key):
+                raise ConfigError(
+                    f"{id} has the key {key!r}, which there is not: write it like ctrl+g, alt+enter or f5."
+                )
+    return f"{len(chosen)} changed" if chosen else ""
+
+
+def _can_be_pressed(key: str) -> bool:
+    from textual.keys import Keys
+
+    *modifiers, last = key.split("+") if len(key) > 1 else [key]
+    if not {"ctrl", "shift", "alt", "super", "hyper", "meta"}.issuperset(modifiers):
+        return False
+    if len(last) == 1 or last in {known.value.split("+")[-1] for known in Keys}:
+        return True
+    try:
+        unicodedata.lookup(last.replace("_", " "))
+    except KeyError:
+        return last in ("plus", "minus", "slash")  # Textual's names for some signs are shorter
+    return True
+
+
+def aliases(settings: Settings) -> str:
+    """What each alias leads to."""
+    from edgecloud.models import resolve
+
+    pools = {entry.name for entry in settings.pool}
+    for alias, name in settings.aliases.items():
+        try:
+            if name not in pools:
+                resolve(name, settings)
+        except NotFound as error:
+            raise NotFound(f"The alias {alias} leads nowhere: {error.message}") from None
+    return ", ".join(f"{alias} is {name}" for alias, name in settings.aliases.items())
+
+
 CHECKS: dict[str, Callable[[Settings], str]] = {
     "model": model,
+    "aliases": aliases,
     "embedder": embedder,
     "local.chat_template": chat_template,
     "server.host": address,
     "chat.theme": theme,
+    "chat.keys": keys,
 }
 """By the setting that each is about."""
 
 
 def check(key: str, settings: Settings, warn: Callable[[str], None]) -> None:
     """Refuse what is wrong with one setting (`ConfigError`); warn of what it names and isn't there yet."""
-    if key not in CHECKS:
+    about = "aliases" if key.startswith("aliases.") else key
+    if about not in CHECKS:
         return
     try:
-        CHECKS[key](settings)
+        CHECKS[about](settings)
     except NotFound as error:
         warn(error.message)
     except EdgeCloudError as error:

@@ -156,8 +156,13 @@ def reprice(state: State, name: str, days: int | None) -> None:
     )
     since = (month or 0.0) if days is None else now - days * 86400.0
     difference = state.ledger().reprice(name, billed_price(entry, settings.budget), since)
-    sign = "+" if difference > 0 else ""
-    print_text(f"{sign}{money(difference / 1e9)} {settings.budget.currency}")
+    if not difference:
+        print_text(f"What {name} answered costs what was counted.")
+        return
+    amount = f"{money(abs(difference) / 1e9)} {settings.budget.currency}"
+    print_text(
+        f"What {name} answered costs {amount} {'more' if difference > 0 else 'less'} than was counted."
+    )
 
 
 def say_none() -> None:

@@ -11,11 +11,12 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
 from edgecloud.config.loading import load
-from edgecloud.errors import ConfigError, Unavailable
+from edgecloud.errors import ConfigError, EdgeCloudError, Unavailable
 from edgecloud.settings import Settings
 from edgecloud.types import ChatRequest, Health
 
@@ -113,11 +114,18 @@ def run(
     """
     import uvloop
 
-    from edgecloud.http.server import listen
+    from edgecloud.http.server import PortInUse, listen
     from edgecloud.log_lines import configure_logging
 
     require_key_beyond_loopback(settings)
-    sockets = listen(settings.server.host, settings.server.port)
+    try:
+        sockets = listen(settings.server.host, settings.server.port)
+    except PortInUse as error:
+        if (url := asyncio.run(_own_server(settings.server.port))) is None:
+            raise
+        raise PortInUse(
+            f"edgecloud serves {url} already: `edgecloud serve stop` ends it, --port chooses another port."
+        ) from error
     secrets = [*settings.server.all_keys, *(entry.api_key for entry in settings.pool if entry.api_key)]
     configure_logging(settings.log_level, secrets=secrets, as_json=log_json)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -211,6 +219,15 @@ async def _ping(settings: Settings | None = None, *, stop: bool = False) -> dict
     except Gone:
         raise Unavailable("No edgecloud server is running.") from None
     return report
+
+
+async def _own_server(port: int) -> str | None:
+    """The address of this user's running server, if it is what listens on the port."""
+    try:
+        url: str = (await _ping())["url"]
+    except EdgeCloudError:
+        return None
+    return url if urlsplit(url).port == port else None
 
 
 def _alive(pid: int) -> bool:

@@ -95,7 +95,8 @@ class Foresight:
 
     def of_story(self, story: Mapping[str, Any], session: Session, typed: str) -> Preview:
         """What the router's word on a draft means, in one line."""
-        return of_story(story, self._tokens(session, typed))
+        card = resolve("auto", self.cards)
+        return of_story(story, self._tokens(session, typed), card.id if card is not None else "")
 
     def latest_that_fit(self, session: Session, path: Sequence[Node]) -> list[Node]:
         """The latest messages of a branch that take half of the context, from a question on: the other half

@@ -25,6 +25,10 @@ BACKLOG = 2048
 SWITCH_S = 0.0001
 
 
+class PortInUse(ConfigError):
+    """Somebody listens there already."""
+
+
 def listen(host: str, port: int) -> list[socket.socket]:
     """Listening sockets on every address of `host` (several hosts with commas between), all on one port; 0
     picks one.
@@ -73,7 +77,7 @@ def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socke
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError(
+            raise PortInUse(
                 f"Port {port} on {address} is in use: stop what runs there, or choose another with --port."
             ) from None
         if error.errno == errno.EACCES:

@@ -280,7 +280,7 @@ def test_too_long_a_prompt_is_one_line_with_the_numbers(tmp_path: Path) -> None:
     done = edgecloud(tmp_path, "ask", stdin=b"word " * 50_000, EDGECLOUD_LOCAL__CTX_SIZE="1024")
 
     assert (done.returncode, done.stdout) == (1, b"")
-    assert b"the context holds 1024" in done.stderr
+    assert b"the context holds 1,024" in done.stderr
     assert done.stderr.count(b"\n") == 1
 
 

@@ -34,14 +34,14 @@ def make_settings(**fields: object) -> Settings:
 
 async def test_the_list_is_auto_then_chat_then_pools_then_embedders() -> None:
     far = PoolEntry(name="far", url="http://127.0.0.1:1/v1", model="big")
-    cards = await Catalog(make_settings(aliases={"small": "smollm2"}, pool=(far,))).cards()
+    cards = await Catalog(make_settings(aliases={"small": "smollm2", "gpt-4o": "far"}, pool=(far,))).cards()
     assert [(card.id, card.kind) for card in cards] == [
         ("auto", "auto"),
         ("smollm2", "chat"),
         ("far", "chat"),
         ("minilm", "embedding"),
     ]
-    assert cards[1].aliases == ("small",)
+    assert (cards[1].aliases, cards[2].aliases) == (("small",), ("gpt-4o",))
 
 
 async def test_auto_a_name_and_an_alias_are_one_engine() -> None:

@@ -199,6 +199,7 @@ def test_edit_checks_what_was_written(tmp_path: Path) -> None:
 def test_get_prints_the_value_alone_and_of_a_section_its_lines(tmp_path: Path) -> None:
     assert edgecloud(tmp_path, "config", "get", "server.port").stdout == b"8484\n"
     assert edgecloud(tmp_path, "config", "get", "model").stdout == b"smollm2\n"
+    assert edgecloud(tmp_path, "config", "get", "budget.per_day").stdout == b""
     section = edgecloud(tmp_path, "config", "get", "server").stdout
     assert section == edgecloud(tmp_path, "config", "show", "server").stdout
     assert edgecloud(tmp_path, "config", "get", "server.prot").returncode == 2

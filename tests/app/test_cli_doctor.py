@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from edgecloud.app.cli.findings import CHECKS
 from edgecloud.cache.records import Embedded
+from edgecloud.errors import EdgeCloudError
+from edgecloud.settings import ChatSettings, PoolEntry, Settings
 from tests.cache.building import SPACE, make_answer, make_cache, make_key, make_vector
 from tests.support.fake_engine import FakeEngine
 from tests.support.live import live_server
@@ -71,6 +75,55 @@ def test_settings_that_name_what_they_should_not_are_found(tmp_path: Path) -> No
     assert "There is no chat template /nope" in failed["chat template"]
     assert "203.0.113.9" in failed["address"]
     assert "There is no theme 'nosuch'" in failed["theme"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "complaint"),
+    [
+        (
+            "[aliases]\ngood = 'smollm2'\nbad = 'nope'",
+            "aliases",
+            "The alias bad leads nowhere: There is no model named 'nope'. Known: smollm2, minilm, good.",
+        ),
+        ("[chat.keys]\n'chat.nwe' = 'f5'", "keys", "chat.keys names chat.nwe, which there is not"),
+        ("[chat.keys]\n'chat.new' = 'f5, ctrl+ggg'", "keys", "chat.new has the key 'ctrl+ggg', which there"),
+        ("[chat.keys]\n'chat.new' = 'strg+g'", "keys", "chat.new has the key 'strg+g', which there is not"),
+        ("[local]\nchat_template = 'README'", "chat template", "The template README reads no `messages`"),
+    ],
+)
+def test_what_could_never_be_of_use_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str, complaint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("README").write_text("No template.")
+    settings = Settings.model_validate(tomllib.loads(text))
+    (check,) = (check for key, check in CHECKS.items() if key.split(".")[-1].replace("_", " ") == name)
+
+    with pytest.raises(EdgeCloudError) as found:
+        check(settings)
+
+    assert found.value.message.startswith(complaint)
+
+
+def test_keys_that_can_be_pressed_and_aliases_that_lead_somewhere_are_well() -> None:
+    chosen = {"chat.new": "ctrl+g, alt+enter,f5", "chat.help": "ctrl+question_mark,plus,ctrl+shift+up, ä"}
+    box = PoolEntry(name="box", url="http://box/v1", model="m")
+    well = Settings(chat=ChatSettings(keys=chosen), pool=(box,), aliases={"gpt-4o": "box"})
+
+    assert CHECKS["chat.keys"](well) == "2 changed"
+    assert CHECKS["aliases"](well) == "gpt-4o is box"
+
+
+def test_a_place_that_can_hold_no_history_is_found(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("no folder")
+
+    code, found = findings(tmp_path)
+
+    assert code == 1
+    assert found["history"] == (
+        "fail",
+        f"{tmp_path / 'data'} is a file, and has to be a folder: move it, or set EDGECLOUD_HOME.",
+    )
 
 
 def test_an_embedder_as_the_model_is_found(tmp_path: Path) -> None:

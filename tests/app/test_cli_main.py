@@ -13,6 +13,8 @@ from edgecloud.app.cli.main import COMMANDS, edgecloud, run
 from edgecloud.app.cli.shell import State, print_table
 from edgecloud.app.gateway import Gateway
 from edgecloud.app.open import build_gateway
+from edgecloud.app.tui import terminal
+from edgecloud.errors import BadRequest
 from edgecloud.settings import Settings
 
 from .shell import COMMAND, environment
@@ -76,6 +78,14 @@ def test_without_a_command_and_a_terminal_the_way_out_is_told(tmp_path: Path) ->
         b"edgecloud: The chat needs a terminal: use `edgecloud ask` in scripts; "
         b"`edgecloud --help` tells the rest.\n"
     )
+
+
+def test_a_terminal_that_draws_nothing_is_told_of_the_plain_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "is_there", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+
+    with pytest.raises(BadRequest, match="--plain"):
+        edgecloud.main(["chat"], standalone_mode=False, obj=State())
 
 
 @pytest.mark.parametrize(

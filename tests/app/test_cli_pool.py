@@ -19,6 +19,7 @@ from edgecloud.config.editing import set_value
 from edgecloud.config.loading import load
 from edgecloud.errors import BadRequest, ConfigError, NotFound, UpstreamError
 from edgecloud.pool.client import RemoteEngine
+from edgecloud.router.ledger import Ledger
 from edgecloud.settings import PoolEntry
 from tests.ground.gguf_files import write_gguf
 from tests.support.fake_engine import FakeEngine
@@ -277,3 +278,20 @@ def test_a_server_that_still_starts_is_told_as_what_it_is(monkeypatch: pytest.Mo
         "early did not answer for 0.3 s. Nothing was added: if it is still"
     )
     assert load().pool == ()
+
+
+@pytest.mark.parametrize(
+    ("nano", "told"),
+    [
+        (0, "What box answered costs what was counted.\n"),
+        (2_500_000_000, "What box answered costs 2.50 USD more than was counted.\n"),
+        (-2_500_000_000, "What box answered costs 2.50 USD less than was counted.\n"),
+    ],
+)
+def test_what_other_prices_make_of_the_past_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, nano: int, told: str
+) -> None:
+    pool("add", "box", "http://box:8000/v1", "--model", "m", "--price-in", "1")
+    monkeypatch.setattr(Ledger, "reprice", lambda *_: nano)
+
+    assert pool("reprice", "box").stdout == told

@@ -32,7 +32,7 @@ BOX = PoolEntry(name="box", url="http://box/v1", model="m", api_key=SecretStr("t
         (Settings(privacy=PrivacySettings(regions=("EU",))), ("privacy.regions",)),
         (Settings(local=LocalSettings(temperature=0.0)), ("local.temperature",)),
         (Settings(model="other", aliases={"a": "b"}), ("model", "aliases")),
-        (Settings(pool=(BOX,)), ("pool", "pool.api_key")),
+        (Settings(pool=(BOX,)), ("pool",)),
     ],
 )
 def test_what_a_setting_promises_must_be_alike(mine: Settings, differing: tuple[str, ...]) -> None:

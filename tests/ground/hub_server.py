@@ -114,8 +114,8 @@ class HubServer:
         if self.cuts > 0 and self.cut_after is not None:
             self.cuts -= 1
             body = body[: self.cut_after]
+        self.num_bytes_sent += len(body)  # before the client has them and looks
         await response.write(body)
-        self.num_bytes_sent += len(body)
         if len(body) < len(content) - start and request.transport is not None:
             await asyncio.sleep(0.05)
             request.transport.close()

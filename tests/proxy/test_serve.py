@@ -162,6 +162,15 @@ def test_a_taken_port_is_one_sentence() -> None:
             CliRunner().invoke(serve, ["--port", str(port)], catch_exceptions=False)
 
 
+def test_a_port_that_our_own_server_has_is_said_to_be(running: list[Process]) -> None:
+    url = start(running, 0, 0, -1).url
+
+    with pytest.raises(ConfigError) as refused:
+        CliRunner().invoke(serve, ["--port", url.rpartition(":")[2]], catch_exceptions=False)
+
+    assert refused.value.message.startswith(f"edgecloud serves {url} already: `edgecloud serve stop` ends it")
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "127.0.0.1,0.0.0.0", "box.lan"])
 def test_the_network_is_not_let_in_without_a_key(host: str) -> None:
     with pytest.raises(ConfigError, match="--api-key"):

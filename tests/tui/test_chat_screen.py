@@ -16,7 +16,7 @@ from edgecloud.app.books import Books
 from edgecloud.app.tui.app import EdgeCloudApp
 from edgecloud.app.tui.ports import Store
 from edgecloud.app.tui.screens.compare import CompareScreen
-from edgecloud.app.tui.screens.dialogs import Reader
+from edgecloud.app.tui.screens.dialogs import AskText, Reader
 from edgecloud.app.tui.screens.picker import Picker
 from edgecloud.app.tui.state.preferences import Preferences
 from edgecloud.app.tui.widgets.receipt import ReceiptLine
@@ -238,6 +238,19 @@ async def test_what_would_be_sent_can_be_read_first(tmp_path: Path) -> None:
 
         assert "be brief" in user.screen_text()
         assert "hello there" in user.screen_text()
+
+
+async def test_a_system_prompt_that_is_there_is_gone_on_with_at_its_end(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path)) as user:
+        await user.do("/system be brief")
+        user.chat.run_command("system")
+        await until(lambda: isinstance(user.app.screen, AskText))
+
+        await user.pilot.press(*",!", "ctrl+j")
+        await until(lambda: user.app.screen is user.chat)
+        await user.pilot.pause()
+
+        assert user.chat.session.preferences.system == "be brief,!"
 
 
 async def test_inline_it_leaves_the_last_command_in_sight(

@@ -116,6 +116,14 @@ CANDIDATE = Candidate(
 DECISION = Decision("req-1", 0.0, "balanced", (CANDIDATE,), "the better answer")
 
 
+def test_the_model_of_this_machine_is_called_alike_whether_the_router_or_nobody_chose_it() -> None:
+    chosen = Decision("req-1", 0.0, "balanced", (replace(CANDIDATE, engine="local", local=True),), "cheaper")
+    story = {"decision": dump_record(chosen), "sentences": []}
+
+    assert of_story(story, 100, "smollm2").where == "smollm2 on this machine"
+    assert of_story({**story, "decision": dump_record(DECISION)}, 100, "smollm2").where == "gpu-box on a pool"
+
+
 def test_what_the_router_would_do_is_one_line() -> None:
     told = of_story({"decision": dump_record(DECISION), "sentences": []}, 100)
 

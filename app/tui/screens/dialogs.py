@@ -45,6 +45,10 @@ class AskText(ModalScreen[str | None]):
                 yield Input(self.text)
                 yield self._hint("Enter is done")
 
+    def on_mount(self) -> None:
+        for area in self.query(TextArea):
+            area.move_cursor(area.document.end)
+
     def _hint(self, done: str) -> Label:
         return Label(keys_of(self).fill(f"{done}, {{dialog.close}} leaves it as it was"), classes="hint")
 

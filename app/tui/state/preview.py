@@ -69,9 +69,11 @@ def preview(model: str, cards: Sequence[ModelCard], tokens: int) -> Preview:
     return Preview(f"{card.id} {place}", is_local, tokens, "free" if is_local else "", context=card.context)
 
 
-def of_story(story: Mapping[str, Any], tokens: int) -> Preview:
-    """What would be decided, as `explain` tells it. A kept answer costs nothing and comes at once."""
-    told = _decided(story, tokens)
+def of_story(story: Mapping[str, Any], tokens: int, here: str = "") -> Preview:
+    """What would be decided, as `explain` tells it. A kept answer costs nothing and comes at once. `here` is
+    the model that the engine of this machine has for `auto`, where that is known.
+    """
+    told = _decided(story, tokens, here)
     kept = kept_answer(load_record(CacheInfo, story["cache"])) if "cache" in story else ""
     return replace(told, cache=kept, wait="", price="free", why="") if kept else told
 
@@ -85,15 +87,16 @@ def kept_answer(info: CacheInfo) -> str:
     return f"kept answer from {age(info.age_s)} ago"
 
 
-def _decided(story: Mapping[str, Any], tokens: int) -> Preview:
+def _decided(story: Mapping[str, Any], tokens: int, here: str) -> Preview:
     if story["decision"] is None:
         place = "on this machine" if story["local"] else "on a pool"
         return Preview(f"{story['model']} {place}", story["local"], tokens, "free" if story["local"] else "")
     decision = load_record(Decision, story["decision"])
     first = decision.candidates[0]
     place = "on this machine" if first.local else "on a pool"
+    who = here if here and first.engine == "local" else first.engine
     return Preview(
-        f"{first.engine} {place}",
+        f"{who} {place}",
         first.local,
         tokens,
         why=decision.reason,
