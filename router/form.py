@@ -9,7 +9,8 @@ from statistics import fmean
 
 from .facts import Form
 
-OPTIONS = re.compile(r"^\s*\(?[A-Ja-j1-9][).:、]\s", re.MULTILINE)
+# White space has an end: else each of a thousand empty lines would look through all that follow.
+OPTIONS = re.compile(r"^\s{0,99}\(?[A-Ja-j1-9][).:、]\s", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*|\d+")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 # A capital that does not begin a sentence.

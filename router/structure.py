@@ -38,7 +38,7 @@ _MATHS = re.compile(
     re.IGNORECASE,
 )
 _CODE = re.compile(
-    r"```|^\s*(?:def|class|import|from|function|const|let|var|public|SELECT|#include|fn|func)\b|[;{}]\s*$|\w\(\w*\)"
+    r"```|^\s{0,99}(?:def|class|import|from|function|const|let|var|public|SELECT|#include|fn|func)\b|[;{}]\s*$|\w\(\w*\)"
     r"|=>|->|==|!=",
     re.MULTILINE,
 )

@@ -81,6 +81,12 @@ def test_proofs_chemistry_and_law_are_not_simple(probe: str) -> None:
     assert all(hard(probe) > hard(other) + 0.2 for other in trivial)
 
 
+def test_empty_lines_are_not_looked_through_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgecloud.router.structure.MEASURED_CHARS", 1_000_000)
+
+    assert measure("\n" * 100_000).num_lines == 100_001  # which would take minutes
+
+
 def test_a_longer_question_is_harder() -> None:
     assert hard("why " * 10) < hard("why " * 100) < hard("why " * 1000)
 
