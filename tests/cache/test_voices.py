@@ -45,6 +45,8 @@ def test_the_nearer_a_neighbour_the_louder() -> None:
     loudness = [balances([mine, contrary._replace(cosine=cosine)])[0] for cosine in (0.3, 0.6, 0.8, 0.9)]
     assert loudness == sorted(loudness, reverse=True)
     assert loudness[0] > -0.01
+    far, near = balances([mine, contrary._replace(cosine=0.9)])
+    assert far < near < 0
 
 
 def test_the_doubtful_another_model_and_what_has_no_gist_are_silent() -> None:
