@@ -7,7 +7,6 @@ for what is there and wrong.
 
 from __future__ import annotations
 
-import unicodedata
 from typing import TYPE_CHECKING
 
 from edgecloud.errors import ConfigError, EdgeCloudError, ModelLoadError, NoPermittedRoute, NotFound
@@ -109,6 +108,7 @@ def theme(settings: Settings) -> str:
 
 def keys(settings: Settings) -> str:
     """The keys of the chat that were changed."""
+    from ..tui.keys import can_be_pressed
     from ..tui.state.keys import KEYS
 
     chosen = settings.chat.keys
@@ -118,26 +118,11 @@ def keys(settings: Settings) -> str:
         )
     for id, named in chosen.items():
         for key in filter(None, map(str.strip, named.split(","))):
-            if not _can_be_pressed(key):
+            if not can_be_pressed(key):
                 raise ConfigError(
                     f"{id} has the key {key!r}, which there is not: write it like ctrl+g, alt+enter or f5."
                 )
     return f"{len(chosen)} changed" if chosen else ""
-
-
-def _can_be_pressed(key: str) -> bool:
-    from textual.keys import Keys
-
-    *modifiers, last = key.split("+") if len(key) > 1 else [key]
-    if not {"ctrl", "shift", "alt", "super", "hyper", "meta"}.issuperset(modifiers):
-        return False
-    if len(last) == 1 or last in {known.value.split("+")[-1] for known in Keys}:
-        return True
-    try:
-        unicodedata.lookup(last.replace("_", " "))
-    except KeyError:
-        return last in ("plus", "minus", "slash")  # Textual's names for some signs are shorter
-    return True
 
 
 def aliases(settings: Settings) -> str:
