@@ -61,7 +61,7 @@ def forget_chats(chat_ids: Collection[str]) -> bool:
     purged = []
     if (data_dir() / "cache.db").exists():
         with closing(open_answers(settings)) as answers:
-            purged += [answers.delete_chat(chat_id).purged for chat_id in chat_ids]
+            purged.append(answers.delete_chats(chat_ids).purged)
     if settings.cache.prefix_mb or (data_dir() / "prefixes.db").exists():
         # Also where nothing is saved yet: a server that runs has it in memory, and must not save it later.
         with closing(open_prefixes(settings)) as prefixes:

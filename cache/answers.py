@@ -228,18 +228,12 @@ class AnswerCache:
             numbers = connection.execute("SELECT number FROM answers WHERE request_id = ?", (request_id,))
             return store.remove(connection, [number for (number,) in numbers.fetchall()])
 
-    def delete_chat(self, chat_id: str) -> Removal:
-        """Delete what was derived from a chat and belongs to no other, and keep nothing of it any more."""
+    def delete_chats(self, chat_ids: Collection[str]) -> Removal:
+        """Delete what was derived from these chats and belongs to no other, and keep nothing of them any
+        more.
+        """
         with self._writing() as connection:
-            numbers = connection.execute("SELECT number FROM owners WHERE chat_id = ?", (chat_id,)).fetchall()
-            connection.execute("DELETE FROM owners WHERE chat_id = ?", (chat_id,))
-            orphans = [
-                number
-                for (number,) in numbers
-                if not connection.execute("SELECT 1 FROM owners WHERE number = ?", (number,)).fetchone()
-            ]
-            removed = store.remove(connection, orphans)
-            store.note_deleted(connection, chat_id, self._clock())
+            removed = sum(store.delete_chat(connection, chat_id, self._clock()) for chat_id in chat_ids)
         return Removal(removed, self._purge())
 
     def clear(self) -> Removal:

@@ -196,10 +196,20 @@ def remove(connection: sqlite3.Connection, numbers: Sequence[int]) -> int:
     return removed
 
 
-def note_deleted(connection: sqlite3.Connection, chat_id: str, now: float) -> None:
-    """Remember that a chat was deleted: an answer to it may still be on its way."""
+def delete_chat(connection: sqlite3.Connection, chat_id: str, now: float) -> int:
+    """Delete what only this chat owns, and remember that it was deleted: an answer to it may still be on its
+    way. Returns how many answers went.
+    """
+    owned = connection.execute("SELECT number FROM owners WHERE chat_id = ?", (chat_id,)).fetchall()
+    connection.execute("DELETE FROM owners WHERE chat_id = ?", (chat_id,))
+    orphans = [
+        number
+        for (number,) in owned
+        if not connection.execute("SELECT 1 FROM owners WHERE number = ?", (number,)).fetchone()
+    ]
     connection.execute("INSERT OR REPLACE INTO forgotten_chats VALUES (?, ?)", (chat_id, now))
     connection.execute("DELETE FROM forgotten_chats WHERE deleted < ?", (now - _DAY_S,))
+    return remove(connection, orphans)
 
 
 def is_deleted(connection: sqlite3.Connection, chat_id: str) -> bool:

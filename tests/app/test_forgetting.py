@@ -199,3 +199,15 @@ def test_an_answer_on_its_way_to_a_deleted_chat_is_not_kept(history: History) ->
         answer = Answer(EVENTS, "local:model", chat_id="chat-1")
         assert kept.store(key_of(REQUEST), None, answer) == (None, "its chat was deleted")
         assert kept.entries() == []
+
+
+def test_however_many_chats_go_old_pages_are_wiped_once(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time whoever reads is waited for."""
+    open_answers(Settings()).close()
+    wiped: list[dict[str, float]] = []
+    monkeypatch.setattr("edgecloud.cache.answers.truncate_wal", lambda _, **how: wiped.append(how) or True)
+
+    assert forget_chats(["chat-1", "chat-2", "chat-3"])
+    assert wiped == [{"patience_s": 0.0}, {}], "at the opening, and at the end"

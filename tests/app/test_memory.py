@@ -370,7 +370,7 @@ async def test_a_thumb_down_blocks_and_a_deleted_chat_takes_its_answer_along(tmp
 
         assert again.chat_id is not None
         with closing(AnswerCache(tmp_path / "cache.db")) as cache:
-            assert cache.delete_chat(again.chat_id).num_answers == 1
+            assert cache.delete_chats([again.chat_id]).num_answers == 1
         assert finish(await collect(gateway, ask())).receipt.cache == CacheInfo("miss")
 
 

@@ -340,7 +340,7 @@ def test_deleting_a_chat_deletes_what_only_it_owns(cache: AnswerCache, path: Pat
     cache.store(make_key(secret), at(), make_answer("Because of petrichorium.", chat_id="chat-1"))
     cache.store(make_key(SKY), at(seed=1), make_answer(chat_id="chat-2"))
 
-    removal = cache.delete_chat("chat-1")
+    removal = cache.delete_chats(["chat-1"])
 
     assert (removal.num_answers, removal.purged) == (1, True)
     assert [entry.prompt for entry in cache.entries()] == [SKY]
@@ -417,7 +417,7 @@ def test_what_another_process_deleted_hides_nothing(path: Path, cache: AnswerCac
     keep(cache, SKY, at(0.9, seed=3))
     hit(cache, SKY_TOO, at(seed=3))
 
-    other.delete_chat("chat-1")
+    other.delete_chats(["chat-1"])
 
     found = look(cache, make_key(SKY_TOO), at(seed=3))
     assert found.hit is not None or found.near is not None
