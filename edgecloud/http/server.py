@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import gc
@@ -124,17 +125,17 @@ class Server(uvicorn.Server):
         self._drain_s = drain_s
         self._ready = ready
         self._handle_signals = handle_signals
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def stop(self) -> None:
         """Begin to drain; called again, stop now. Safe from a signal handler and from another thread."""
         if self.should_exit:
             self.force_exit = True
-            self._loop.call_soon_threadsafe(self._drain.expire)
+            if self._loop is not None:  # it may not have begun yet
+                self._loop.call_soon_threadsafe(self._drain.expire)
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        import asyncio
-
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         # What is there now stays: a collection that walks through all of it again costs every stream a pause.

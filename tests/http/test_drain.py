@@ -8,6 +8,7 @@ import pytest
 from edgecloud.errors import Unavailable
 from edgecloud.http.asgi import Message
 from edgecloud.http.drain import Drain, Watch
+from edgecloud.http.server import Server, listen
 from tests.support.fake_engine import FakeEngine
 from tests.support.live import PATIENCE_S, Live, eventually
 from tests.support.requests import chat, client, frames, post_bytes
@@ -160,3 +161,18 @@ async def test_who_is_cancelled_from_outside_too_is_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not drain.watches
+
+
+def test_a_server_that_is_stopped_twice_before_it_began_serves_nobody() -> None:
+    async def app(scope: object, receive: object, send: object) -> None: ...
+
+    sockets = listen("127.0.0.1", 0)
+    server = Server(app, Drain(), drain_s=1.0, handle_signals=False)
+    server.stop()
+    server.stop()
+
+    server.run(sockets)
+
+    assert server.force_exit
+    for listener in sockets:
+        listener.close()
