@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edgecloud.storage import Owner, marks, this_process
+from edgecloud.owner import Owner, this_process
+from edgecloud.storage import marks
 
 from .prefix_key import StateKind, Tokens
 

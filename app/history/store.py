@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from edgecloud.database import Database
-from edgecloud.storage import BUSY_S, this_process
+from edgecloud.owner import this_process
+from edgecloud.storage import BUSY_S
 from edgecloud.types import ChatRequest, Door, Message, Receipt, ToolCall
 
 from ..chats import OWN_DOORS, Asked, Chat, ChatSummary, Hit, Seam, Status, StoredMessage, Turn, new_turn

@@ -11,7 +11,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from edgecloud.storage import Owner, marks
+from edgecloud.owner import Owner
+from edgecloud.storage import marks
 from edgecloud.types import ChatRequest, Message, Receipt, ToolCall, new_id
 
 from ..chats import ROOT_PATH, Seam, Status, Turn, extend_path, paths_of, prompt_of, storable, title_of

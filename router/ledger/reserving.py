@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from edgecloud.errors import BudgetExceeded
-from edgecloud.storage import Owner
+from edgecloud.owner import Owner
 from edgecloud.units import money
 
 from ..money import amount

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from edgecloud.database import Database
 from edgecloud.errors import NotFound
-from edgecloud.storage import BUSY_S, this_process
+from edgecloud.owner import this_process
+from edgecloud.storage import BUSY_S
 
 from . import accounts, crashed, precedents, reading, reserving
 from .deleted import is_deleted, note_deleted

@@ -20,13 +20,11 @@ from edgecloud import storage
 from edgecloud.errors import StorageError
 from edgecloud.storage import (
     DatabaseDamaged,
-    Owner,
     check_database,
     open_database,
     open_or_rebuild,
     snapshot,
     storage_errors,
-    this_process,
     transaction,
     truncate_wal,
 )
@@ -289,25 +287,6 @@ def test_opening_again_keeps_the_locks_of_this_process(path: Path) -> None:
     # The last connection takes the WAL away; the other process must have seen that it was not the last.
     assert path.with_name("words.db-wal").exists()
     first.close()
-
-
-def test_this_process_is_alive_and_a_finished_one_is_dead() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    me = this_process()
-    child_owner = Owner(child.pid, me.started)
-    assert me.state() == "alive"
-    assert child_owner.state() in ("alive", "unsure")
-
-    child.kill()  # a zombie until it is waited for
-    while child_owner.state() != "dead":
-        pass
-    child.wait()
-
-    assert child_owner.state() == "dead"
-
-
-def test_a_process_id_used_again_is_not_taken_for_the_owner() -> None:
-    assert Owner(os.getpid(), this_process().started - 1000).state() == "unsure"
 
 
 def test_a_file_that_nothing_more_can_be_written_to_is_told(

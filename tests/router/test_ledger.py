@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from edgecloud.app.explaining import request_story
 from edgecloud.errors import BudgetExceeded, NotFound
+from edgecloud.owner import Owner
 from edgecloud.router.budgets import Limit, limits_of
 from edgecloud.router.ledger import AttemptEntry, Ledger, RequestEntry, accounts
 from edgecloud.router.ledger.crashed import REASON
@@ -24,7 +25,6 @@ from edgecloud.router.ledger.deleted import REMEMBER_S
 from edgecloud.router.ledger.reserving import STALE_S
 from edgecloud.router.money import NANO, Price, nano
 from edgecloud.settings import BudgetSettings
-from edgecloud.storage import Owner
 from edgecloud.types import Attempt, CacheInfo, Receipt, Usage
 
 NOW = datetime(2026, 11, 30, 12).timestamp()
