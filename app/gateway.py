@@ -244,28 +244,18 @@ class Gateway:
         """`auto` first, then chat models, then embedding models."""
         return await self.catalog.cards()
 
-    async def engine_of(self, model: str) -> Engine:
-        """The engine behind a name that is listed. Raises `ModelNotFound`."""
-        return await self.catalog.engine(model, listed_only=True)
+    async def engine_of(self, request: ChatRequest) -> Engine:
+        """The engine that a request names, for its tokenizer. Raises `ModelNotFound`, and `NoPermittedRoute`
+        where it may not be told the text: elsewhere to count is to be told.
+        """
+        engine = await self.catalog.engine(request.model, listed_only=request.door == "http")
+        if not engine.local:
+            await self.routing.permit(request, engine.name)
+        return engine
 
     async def count_tokens(self, request: ChatRequest) -> int:
-        """Prompt tokens, as `chat` would count them."""
-        engine = await self.catalog.engine(request.model, listed_only=request.door == "http")
-        return await engine.count_tokens(request)
-
-    async def tokenize(
-        self, model: str, text: str, *, add_special: bool = False, parse_special: bool = False
-    ) -> list[int]:
-        engine = await self.catalog.engine(model, listed_only=True)
-        return await engine.tokenize(text, add_special=add_special, parse_special=parse_special)
-
-    async def detokenize(self, model: str, ids: Sequence[int]) -> str:
-        engine = await self.catalog.engine(model, listed_only=True)
-        return await engine.detokenize(ids)
-
-    async def token_bytes(self, model: str, token_id: int) -> bytes:
-        engine = await self.catalog.engine(model, listed_only=True)
-        return await engine.token_bytes(token_id)
+        """Prompt tokens, as `chat` would count them. Raises as `engine_of` does."""
+        return await (await self.engine_of(request)).count_tokens(request)
 
     async def health(self) -> Health:
         """Whether every loaded engine can decode now; nothing loaded is healthy."""

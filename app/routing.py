@@ -29,7 +29,7 @@ from ..router.filter import reserved_tokens
 from ..router.priors import PriorQuality
 from ..router.quality import Quality
 from ..router.rank import Ranking, order
-from ..router.refusal import refusal, wait_s
+from ..router.refusal import PERMISSIONS, refusal, wait_s
 from ..router.structure import question
 from ..router.world import Budget, World
 from .affinity import overlaps
@@ -225,6 +225,23 @@ class Routing:
         if vector is not None:
             facts = dataclasses.replace(facts, vector=vector.values, fingerprint=vector.fingerprint)
         return Estimated(quality, facts)
+
+    async def permit(self, request: ChatRequest, engine: str) -> None:
+        """Raises `NoPermittedRoute` where an engine may not be told a request's text, whatever it is told it
+        for. Leaves no trace.
+        """
+        upstreams = await self.engines.all()
+        privacy = await self._privacy.look_at(request, remember=False)
+        facts = facts_of(request, upstreams.values(), privacy, covers=(engine,), left_s=None)
+        world = await self._world(request, upstreams, facts, None)
+        told = {*PERMISSIONS, "mode"}
+        removed = tuple(
+            entry
+            for entry in permit(facts, world, self._settings).removed
+            if entry.engine == engine and told & entry.codes.keys()
+        )
+        if removed:
+            raise refusal(facts, Allowed((), removed), world)
 
     async def choose(
         self, request: ChatRequest, admitted: Admitted, estimated: Estimated | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from edgecloud.engine import Engine
@@ -45,8 +45,8 @@ class PoolBackend:
             )
         ]
 
-    async def engine_of(self, model: str) -> Engine:
-        self._check(model)
+    async def engine_of(self, request: ChatRequest) -> Engine:
+        self._check(request.model)
         return self.engine
 
     async def count_tokens(self, request: ChatRequest) -> int:
@@ -57,20 +57,6 @@ class PoolBackend:
         """Prompt tokens, and how many of them need not be computed here."""
         self._check(request.model)
         return await self.engine.held_tokens(request)
-
-    async def tokenize(
-        self, model: str, text: str, *, add_special: bool = False, parse_special: bool = False
-    ) -> list[int]:
-        self._check(model)
-        return await self.engine.tokenize(text, add_special=add_special, parse_special=parse_special)
-
-    async def detokenize(self, model: str, ids: Sequence[int]) -> str:
-        self._check(model)
-        return await self.engine.detokenize(ids)
-
-    async def token_bytes(self, model: str, token_id: int) -> bytes:
-        self._check(model)
-        return await self.engine.token_bytes(token_id)
 
     def _check(self, model: str) -> None:
         name = self.engine.text.name

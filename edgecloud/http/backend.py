@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from edgecloud.engine import Engine
@@ -18,14 +17,9 @@ class Backend(Protocol):
 
     async def models(self) -> list[ModelCard]: ...
 
-    async def engine_of(self, model: str) -> Engine: ...
+    async def engine_of(self, request: ChatRequest) -> Engine:
+        """The engine that a request names. Raises `NoPermittedRoute` where it may not be told the text, be it
+        for counting only.
+        """
 
     async def count_tokens(self, request: ChatRequest) -> int: ...
-
-    async def tokenize(
-        self, model: str, text: str, *, add_special: bool = False, parse_special: bool = False
-    ) -> list[int]: ...
-
-    async def detokenize(self, model: str, ids: Sequence[int]) -> str: ...
-
-    async def token_bytes(self, model: str, token_id: int) -> bytes: ...

@@ -53,16 +53,14 @@ class TokenRoutes:
         else:
             fields.require("prompt")
             text, add_special = fields.text("prompt"), fields.flag("add_special_tokens") is not False
-        ids = await self.backend.tokenize(
-            model,
-            text or "",
-            add_special=add_special,
-            parse_special=fields.flag("parse_special") is not False,
-        )
-        context = await _context(await self.backend.engine_of(model))
+        asked = ChatRequest(prompt=text or "", model=model)
+        engine = await self.backend.engine_of(admitted(http.scope, asked))
+        parse_special = fields.flag("parse_special") is not False
+        ids = await engine.tokenize(text or "", add_special=add_special, parse_special=parse_special)
+        context = await _context(engine)
         answer: dict[str, Any] = {"count": len(ids), "max_model_len": context, "tokens": ids}
         if fields.flag("with_pieces") or fields.flag("return_token_strs"):
-            pieces = {token_id: await self.backend.token_bytes(model, token_id) for token_id in set(ids)}
+            pieces = {token_id: await engine.token_bytes(token_id) for token_id in set(ids)}
             if fields.flag("with_pieces"):
                 answer["tokens"] = [{"id": token_id, "piece": _piece(pieces[token_id])} for token_id in ids]
             else:
@@ -75,11 +73,13 @@ class TokenRoutes:
         model = fields.name("model") if fields.has("model") else "auto"
         if fields.require("tokens") is not None and not isinstance(fields.get("tokens"), list):
             raise BadRequest("tokens must be a list of token ids.", param="tokens")
-        text = await self.backend.detokenize(model, read.token_ids(fields.list("tokens") or [], "tokens"))
+        ids = read.token_ids(fields.list("tokens") or [], "tokens")
+        asked = ChatRequest(prompt=tuple(ids), model=model)
+        text = await (await self.backend.engine_of(admitted(http.scope, asked))).detokenize(ids)
         return json_response({"content": text, "prompt": text})
 
     async def _of_chat(self, request: ChatRequest) -> dict[str, Any]:
-        engine = await self.backend.engine_of(request.model)
+        engine = await self.backend.engine_of(request)
         if not isinstance(engine, TokenizesPrompts):
             return {"count": await engine.count_tokens(request), "max_model_len": await _context(engine)}
         ids = await engine.prompt_ids(request)

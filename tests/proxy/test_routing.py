@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,14 @@ from edgecloud.http.keys import tenant_of
 from edgecloud.metrics import Metrics
 from edgecloud.router.ledger import Ledger
 from edgecloud.settings import PoolEntry, ServerSettings, Settings
+from edgecloud.types import ChatRequest
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_gateway import fake_gateway
 from tests.support.live import live_app
 from tests.support.requests import chat, client, frames
 
 PRIVATE = {"x-edgecloud-private": "true"}
+KEY = "a-key-of-sixteen-letters"
 
 
 @contextlib.contextmanager
@@ -159,6 +161,70 @@ def test_every_endpoint_falls_back_streamed_or_not(tmp_path: Path, path: str, st
     assert "local" in answer.text
     assert "It is down. small answers instead." in answer.text
     assert len(down.requests) == 1
+
+
+class Told(FakeEngine):
+    """Remembers what it was told to count, cut or join, as a server elsewhere would."""
+
+    def __init__(self) -> None:
+        super().__init__([b"pool"], name="big", local=False)
+        self.told: list[Any] = []
+
+    async def count_tokens(self, request: ChatRequest) -> int:
+        self.told.append(request)
+        return await super().count_tokens(request)
+
+    async def tokenize(self, text: str, **how: bool) -> list[int]:
+        self.told.append(text)
+        return await super().tokenize(text, **how)
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        self.told.append(ids)
+        return await super().detokenize(ids)
+
+
+COUNTING: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions/input_tokens", chat("hi there", model="big")),
+    ("/v1/messages/count_tokens", chat("hi there", model="big")),
+    ("/v1/responses/input_tokens", {"input": "hi there", "model": "big"}),
+    ("/tokenize", chat("hi there", model="big")),
+    ("/tokenize", {"content": "hi there", "model": "big"}),
+    ("/detokenize", {"tokens": [104, 105], "model": "big"}),
+]
+
+
+# cases: R46
+@pytest.mark.parametrize("why", ["a header", "the mode", "offline mode", "its key", "a rule"])
+@pytest.mark.parametrize(("path", "body"), COUNTING)
+def test_who_may_not_see_a_text_is_not_asked_to_count_it(
+    tmp_path: Path, path: str, body: dict[str, Any], why: str
+) -> None:
+    big, headers, settings = Told(), dict[str, str](), dict[str, Any]()
+    match why:
+        case "a header":
+            headers = PRIVATE
+        case "the mode":
+            headers = {"x-edgecloud-mode": "local"}
+        case "offline mode":
+            settings = {"offline": True}
+        case "its key":
+            headers = {"authorization": f"Bearer {KEY}"}
+            settings = {"limited": ({"name": "ci", "key": KEY, "engines": ["small"]},)}
+        case "a rule":
+            settings = {"privacy": {"rules": [{"name": "greeting", "pattern": "hi"}]}}
+    with house(tmp_path, big=big, **settings) as http:
+        answer = http.post(path, json=body, headers=headers)
+    assert answer.status_code == 403
+    assert "big" in answer.text
+    assert big.told == []
+
+
+@pytest.mark.parametrize(("path", "body"), COUNTING[:-1])
+def test_who_may_see_a_text_counts_it(tmp_path: Path, path: str, body: dict[str, Any]) -> None:
+    big = Told()
+    with house(tmp_path, big=big, price=1.0, budget={"per_day": 0.0}) as http:
+        assert http.post(path, json=body).status_code == 200
+    assert len(big.told) == 1
 
 
 def test_a_stream_falls_back_before_its_first_byte(tmp_path: Path) -> None:
