@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from edgecloud.types import Usage
 
+from . import key_tokens
 from .entries import AttemptEntry, RequestEntry
 from .reserving import spend
 
@@ -31,13 +32,14 @@ KEPT_S = 400 * 86400.0
 
 def write_request(connection: sqlite3.Connection, entry: RequestEntry) -> None:
     """Write how a request ended."""
-    receipt = entry.receipt
+    receipt, day = entry.receipt, f"{datetime.fromtimestamp(entry.created):%Y-%m-%d}"
+    key_tokens.add(connection, entry, day)
     connection.execute(
         "INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             receipt.id,
             entry.created,
-            f"{datetime.fromtimestamp(entry.created):%Y-%m-%d}",
+            day,
             entry.door,
             entry.tenant,
             entry.chat_id,
@@ -95,6 +97,7 @@ def tidy(connection: sqlite3.Connection, now: float) -> None:
         (KEPT_DECISIONS,),
     )
     connection.execute("DELETE FROM requests WHERE created < ?", (now - KEPT_S,))
+    connection.execute("DELETE FROM key_tokens WHERE day < date(?, 'unixepoch')", (now - KEPT_S,))
     connection.execute("DELETE FROM attempts WHERE started < ?", (now - KEPT_S,))
 
 

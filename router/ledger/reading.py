@@ -34,8 +34,8 @@ def matching(connection: sqlite3.Connection, name: str, tenant: str | None) -> l
         if len(stem) < len("req-") + MIN_PREFIX:
             stem = name
         rows = connection.execute(
-            f"SELECT id FROM requests WHERE {of_tenant} AND (id = ? OR substr(id, 1, ?) = ?) LIMIT 20",
-            (tenant, tenant, name, len(stem), stem),
+            f"SELECT id FROM requests WHERE {of_tenant} AND (id = ? OR id BETWEEN ? AND ?) LIMIT 20",
+            (tenant, tenant, name, stem, stem + "\U0010ffff"),
         )
     return [request_id for (request_id,) in rows]
 
@@ -82,16 +82,6 @@ def decision(connection: sqlite3.Connection, request_id: str) -> dict[str, Any] 
     row = connection.execute("SELECT json FROM decisions WHERE request_id = ?", (request_id,)).fetchone()
     found: dict[str, Any] | None = json.loads(row[0]) if row else None
     return found
-
-
-def tokens_on(connection: sqlite3.Connection, tenant: str, day: str) -> int:
-    """Tokens that engines took for a key's requests on a local day; a kept answer takes none."""
-    (tokens,) = connection.execute(
-        """SELECT coalesce(sum(prompt_tokens + completion_tokens), 0) FROM requests
-           WHERE day = ? AND tenant = ? AND cache NOT IN (?, ?)""",
-        (day, tenant, *HITS),
-    ).fetchone()
-    return int(tokens)
 
 
 def recent(connection: sqlite3.Connection, limit: int) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from edgecloud.errors import NotFound
 from edgecloud.owner import this_process
 from edgecloud.storage import BUSY_S
 
-from . import accounts, crashed, precedents, reading, reserving
+from . import accounts, crashed, key_tokens, precedents, reading, reserving
 from .deleted import is_deleted, note_deleted
 from .entries import AnswerEntry, AttemptEntry, EngineSums, Precedent, RequestEntry
 from .precedents import KeptPrecedents
@@ -190,7 +190,7 @@ class Ledger(Database):
     def tokens_on(self, tenant: str, day: str) -> int:
         """Tokens asked and answered with a key on a local day (`2026-11-30`)."""
         with self._reading() as connection:
-            return reading.tokens_on(connection, tenant, day)
+            return key_tokens.on(connection, tenant, day)
 
     def recent(self, limit: int) -> list[dict[str, Any]]:
         """The last requests, the latest first."""

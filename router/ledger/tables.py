@@ -9,6 +9,7 @@ from edgecloud.storage import Migration
 
 from .crashed import name_engines
 from .deleted import remember_deleted_chats
+from .key_tokens import sum_key_tokens
 from .precedents import create_precedents
 
 
@@ -53,4 +54,10 @@ def create_ledger(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS: Sequence[Migration] = (create_ledger, remember_deleted_chats, create_precedents, name_engines)
+MIGRATIONS: Sequence[Migration] = (
+    create_ledger,
+    remember_deleted_chats,
+    create_precedents,
+    name_engines,
+    sum_key_tokens,
+)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -79,6 +79,52 @@ def attempt(cost: int, engine: str = "big") -> AttemptEntry:
 
 def spent(ledger: Ledger, of: tuple[Limit, ...]) -> list[tuple[int, int]]:
     return list(ledger.sums(of))
+
+
+def steps(ledger: Ledger, ask: Callable[[], object]) -> int:
+    """How many steps of its machine SQLite takes for it."""
+    taken = 0
+
+    def count() -> None:
+        nonlocal taken
+        taken += 1
+
+    with ledger._reading() as connection:
+        connection.set_progress_handler(count, 1)
+        ask()
+        connection.set_progress_handler(None, 1)
+    return taken
+
+
+def test_a_quota_and_a_story_are_looked_up_however_much_was_asked(ledger: Ledger) -> None:
+    def ask() -> None:
+        assert ledger.receipt("0003")["id"] == "req-0003"
+        assert ledger.receipt("req-0003", tenant="ci")["id"] == "req-0003"
+        assert ledger.tokens_on("ci", "2026-11-30") % 1500 == 0
+
+    for number in range(10):
+        ledger.settle(entry(f"req-{number:04}", tenant="ci"), [], ())
+    few = steps(ledger, ask)
+    with ledger.together():
+        for number in range(10, 500):
+            ledger.settle(entry(f"req-{number:04}", tenant="ci"), [], ())
+
+    assert ledger.tokens_on("ci", "2026-11-30") == 500 * 1500
+    assert steps(ledger, ask) == few
+
+
+def test_what_keys_asked_before_their_sums_were_kept_counts(ledger: Ledger) -> None:
+    ledger.settle(entry("req-1", created=time.time(), tenant="ci"), [], ())
+    ledger.settle(entry("req-2", created=time.time()), [], ())
+    with ledger._writing() as connection:
+        connection.execute("DROP TABLE key_tokens")
+        connection.execute("DELETE FROM migrations WHERE name LIKE '%sum_key_tokens'")
+    ledger.close()
+
+    again = Ledger(ledger.path)
+    today = f"{datetime.now():%Y-%m-%d}"
+    assert [again.tokens_on(name, today) for name in ("ci", "other")] == [1500, 0]
+    again.close()
 
 
 def test_a_reservation_becomes_what_was_spent(ledger: Ledger) -> None:
