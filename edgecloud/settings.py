@@ -323,7 +323,7 @@ class Settings(Section):
     model: str = Field("smollm2", min_length=1, description="the model that `auto` means")
     embedder: str = Field("minilm", min_length=1)
     offline: bool = False
-    aliases: dict[str, str] = Field(default_factory=dict, description="names over HTTP for models")
+    aliases: dict[str, str] = Field(default_factory=dict, description="more names for models and servers")
     extra_models: tuple[str, ...] = Field((), description="more models that `serve` offers by name")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     local: LocalSettings = LocalSettings()
