@@ -134,7 +134,7 @@ def _breaker(facts: Facts, view: EngineView, world: World, settings: Settings) -
     breaker = view.breaker
     if breaker.state == "closed" or breaker.probe:
         return None
-    because = f" ({breaker.reason})" if breaker.reason else ""
+    because = f" ({breaker.reason.removesuffix('.')})" if breaker.reason else ""
     if breaker.state == "half-open":
         return "probing", f"is being tried after failures{because}"
     if breaker.reopens_at is None:

@@ -126,6 +126,14 @@ def test_a_resting_engine_is_left_alone_but_for_its_probe(breaker: BreakerView, 
     assert allowed.reopens_at == (None if code is None else breaker.reopens_at)
 
 
+def test_why_it_rests_is_part_of_the_sentence() -> None:
+    world = make_world(make_hosted(breaker=BreakerView("open", NOW + 5, reason="It is busy.")))
+
+    [removed] = filter(make_facts(), world, SETTINGS).removed
+
+    assert removed.sentence == "cloud rests for 5 s after failures (It is busy)"
+
+
 def test_only_an_engine_that_nothing_else_holds_is_waited_for() -> None:
     world = make_world(
         make_hosted("a", breaker=BreakerView("open", NOW + 5), can={"tools": False}),
