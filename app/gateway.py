@@ -383,7 +383,8 @@ class Gateway:
                 return (await routing.execution(run, plan, run.chat_id)).events()
 
             return Answer(answer, answerers, early, routing.needs_chat(admitted))
-        if request.private or request.files or self._privacy is not None:
+        may_lift = self._privacy is not None and request.door != "http"
+        if request.private or request.files or may_lift:
             # Nobody is chosen here, but the next turn of this chat may be anybody's.
             await self.privacy.look_at(request)
         engine = await self._named(request)
