@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from .agreement import Gist, agree_by
 
-STEEPNESS = 10.0
-"""A neighbour that is nearer by a tenth of cosine than the candidate has e times its voice."""
+STEEPNESS = 20.0
+"""A neighbour that is nearer by a twentieth of cosine than the candidate has e times its voice."""
 
 
 class Voice(NamedTuple):
