@@ -96,6 +96,8 @@ def add(
     if replicas:
         fields["replicas"] = [{"url": replica} for replica in replicas]
     entry = pool_entry(fields)
+    if "currency" in fields:
+        fields["currency"] = entry.currency
     if model is None:
         fields["model"] = _only_model(entry, settings)
 

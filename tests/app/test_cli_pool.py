@@ -179,6 +179,7 @@ def test_prices_that_cannot_be_counted_are_told_when_they_are_added_and_by_the_d
     (mended,) = pool_findings(load())
 
     assert f"warning: {why}" in added.stderr
+    assert "1.00 / 0 EUR" in added.stdout
     assert (found[1], found[2][: len(why)]) == (False, why)
     assert mended[1]
 
