@@ -87,6 +87,11 @@ class SchemaGrammar:
         self._eog_ids = eog_ids
         self._asked = asked
 
+    @property
+    def param(self) -> str:
+        """The field of the request that asked for it."""
+        return self._asked.param
+
     def clone(self) -> SchemaGrammar:
         """Another answer under the same schema, from the state this one is in."""
         return SchemaGrammar(self._matcher.deep_copy(), self._eog_ids, self._asked)

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from edgecloud.errors import InternalError, Unavailable
+from edgecloud.errors import EdgeCloudError, EngineFailure, InternalError, Unavailable
 
 from .kv import KvMemory
 from .limit import QueueLimit
@@ -73,6 +73,7 @@ class Batcher:
         self._wake = WakeUp()
         self._limit = QueueLimit(queue_limit + parallel, parallel)
         self._arrivals: deque[Ticket] = deque()
+        self._entering = threading.Lock()
         self._num_arrived = 0
 
         can_share = model.can_share_prefixes
@@ -109,9 +110,10 @@ class Batcher:
 
         Raises `Overloaded` when too many sequences wait already, `Unavailable` after `close`.
         """
-        self._limit.enter(job.n)
         ticket = Ticket(job, self._wake)
-        self._arrivals.append(ticket)
+        with self._entering:
+            self._limit.enter(job.n)
+            self._arrivals.append(ticket)
         self._wake()
         return ticket
 
@@ -191,7 +193,9 @@ class Batcher:
             self._stepper.outbox.send()
 
     def _stop(self) -> None:
-        self._limit.close()
+        # Who was let in has arrived by then: the thread looks for arrivals once more, and never again.
+        with self._entering:
+            self._limit.close()
         self._closing = True
 
     def _rest(self) -> None:
@@ -204,16 +208,30 @@ class Batcher:
     def _take_arrivals(self) -> None:
         while self._arrivals:
             ticket = self._arrivals.popleft()
-            job = ticket.job
-            for index in range(job.n):
-                sampler = TokenSampler(
-                    self._model, job.plan, index=index, history=job.prompt, grammar=job.grammar
+            try:
+                self._lineup.waiting.extend(self._sequences(ticket))
+            except EdgeCloudError as error:
+                self._stepper.refuse(ticket, error)
+            except Exception:
+                # Nobody else knows of the ticket yet: who asked would wait for ever.
+                log.exception("a request could not begin")
+                self._stepper.refuse(
+                    ticket, EngineFailure("The model could not take this request; others go on.")
                 )
-                self._num_arrived += 1
-                sequence = Sequence(
-                    ticket, index, sampler, list(job.prompt), len(job.prompt), arrival=self._num_arrived
-                )
-                if index == 0:
-                    fetch = self._saving.fetch(sequence, self._kv, self._lineup.running)
-                sequence.fetch = fetch
-                self._lineup.waiting.append(sequence)
+
+    def _sequences(self, ticket: Ticket) -> list[Sequence]:
+        """One for each answer of a job; all of them or none."""
+        job = ticket.job
+        sequences: list[Sequence] = []
+        for index in range(job.n):
+            sampler = TokenSampler(
+                self._model, job.plan, index=index, history=job.prompt, grammar=job.grammar
+            )
+            self._num_arrived += 1
+            sequences.append(
+                Sequence(ticket, index, sampler, list(job.prompt), len(job.prompt), arrival=self._num_arrived)
+            )
+        fetch = self._saving.fetch(sequences[0], self._kv, self._lineup.running)
+        for sequence in sequences:
+            sequence.fetch = fetch
+        return sequences

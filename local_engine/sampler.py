@@ -86,8 +86,12 @@ def derive_seed(seed: int | None, index: int) -> int:
 class TokenGrammar(Protocol):
     """What an answer must match: says which tokens may come next, and follows those that were drawn.
 
-    `mask` and `accept` raise `BadRequest` when it can't be followed any further.
+    `param` is the field of the request that asked for it. `mask` and `accept` raise `BadRequest` when it
+    can't be followed any further.
     """
+
+    @property
+    def param(self) -> str: ...
 
     def clone(self) -> TokenGrammar:
         """Another answer under the same grammar, from the state this one is in."""
@@ -144,7 +148,7 @@ class TokenSampler:
             if not scratch.any_possible():
                 raise BadRequest(
                     "The grammar allows nothing to follow what was written: it can't be completed.",
-                    param="grammar",
+                    param=grammar.param,
                 )
             scratch.forbid(self._banned)
             if not scratch.any_possible():

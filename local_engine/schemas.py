@@ -31,6 +31,10 @@ class SchemaGrammar:
         self._grammar = grammar
         self._n_vocab = n_vocab
 
+    @property
+    def param(self) -> str:
+        return self._grammar.param
+
     def clone(self) -> SchemaGrammar:
         return SchemaGrammar(self._grammar.clone(), self._n_vocab)
 

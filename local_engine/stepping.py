@@ -18,7 +18,7 @@ from .lineup import Lineup
 from .llama import ABORTED, INVALID_BATCH, NO_KV_SLOT, Candidates, Context, Model
 from .pacing import PrefillPacer
 from .sampler import raw_logprob
-from .sequence import Closed, Drawn, Ended, Message, Scored, Sequence
+from .sequence import Closed, Drawn, Ended, Message, Scored, Sequence, Ticket
 from .threads import ThreadGovernor
 
 log = logging.getLogger("edgecloud.batcher")
@@ -124,6 +124,13 @@ class Stepper:
             if id(sequence.ticket) in tickets:
                 self._retire(sequence, keep=False, error=error)
 
+    def refuse(self, ticket: Ticket, error: EdgeCloudError) -> None:
+        """End a job of which no sequence was made."""
+        for _ in range(ticket.num_open):
+            self._limit.leave()
+        ticket.num_open = 0
+        self.outbox.post(ticket, Closed(error))
+
     def start_over(self) -> None:
         """Replace a context that can't be trusted. Those who ran wait again.
 
@@ -170,6 +177,11 @@ class Stepper:
             token = sequence.sampler.draw(self._context, work.last, self._scratch)
         except EdgeCloudError as error:
             self.fail([sequence], error)
+            return
+        except Exception:
+            # Computing went well, and whoever else is in this step has a token to draw from it.
+            log.exception("a token could not be drawn")
+            self.fail([sequence], EngineFailure("The next token could not be drawn: this answer is lost."))
             return
         if token is None or token in job.stop_ids:
             self._end(sequence, "stop")

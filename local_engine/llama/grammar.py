@@ -12,14 +12,15 @@ from .sampling import Candidates
 
 
 class Grammar:
-    """A GBNF grammar's state along one answer. Raises `BadRequest` when the text is not a grammar with a
-    `root`.
+    """A GBNF grammar's state along one answer; `param` is the field of the request that it came in. Raises
+    `BadRequest` when the text is not a grammar with a `root`.
     """
 
     MAX_BYTES = 512 << 10
     MAX_DEPTH = 2000
 
     def __init__(self, model: Model, source: str, *, param: str = "grammar") -> None:
+        self.param = param
         data = source.encode(errors="replace")
         # llama.cpp takes an empty grammar as 'no constraint'.
         if not data.strip():
@@ -42,6 +43,7 @@ class Grammar:
     def clone(self) -> Grammar:
         """Another answer under the same grammar, from the state this one is in."""
         twin = Grammar.__new__(Grammar)
+        twin.param = self.param
         twin._sampler = lib.llama_sampler_clone(self._sampler)
         return twin
 

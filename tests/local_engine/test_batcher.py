@@ -14,7 +14,7 @@ import pytest
 
 from edgecloud.errors import DeadlineExceeded, EngineFailure, InternalError, Overloaded, Unavailable
 from edgecloud.local_engine.batcher import Batcher
-from edgecloud.local_engine.llama import Context, Model
+from edgecloud.local_engine.llama import Candidates, Context, Grammar, Model
 from edgecloud.local_engine.sampler import SamplingPlan, TokenSampler
 
 from .conftest import chat, collect, job, words
@@ -421,10 +421,59 @@ async def test_a_bug_in_a_step_fails_who_ran_and_the_engine_goes_on(
 ) -> None:
     batcher = make_batcher()
     with monkeypatch.context() as patch:
-        patch.setattr(TokenSampler, "draw", lambda *_: 1 / 0)
+        patch.setattr(Context, "decode", lambda *_: 1 / 0)
         with pytest.raises(InternalError):
             await collect(batcher.submit(job(chat(model, "Hi"), 4)))
     assert len((await collect(batcher.submit(job(chat(model, "Hi"), 4)))).tokens[0]) == 4
+
+
+class Uncopied:
+    """A grammar that can be copied for so many answers."""
+
+    param = "grammar"
+
+    def __init__(self, model: Model, copies: int) -> None:
+        self._grammar = Grammar(model, 'root ::= "ab"')
+        self._copies = copies
+
+    def clone(self) -> Grammar:
+        self._copies -= 1
+        if self._copies < 0:
+            raise MemoryError
+        return self._grammar.clone()
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+async def test_a_request_whose_sampler_cannot_be_made_fails_alone(
+    model: Model, make_batcher: MakeBatcher, copies: int
+) -> None:
+    batcher = make_batcher()
+    other = batcher.submit(job(chat(model, "Count to a thousand."), 40))
+    await collect(other, until=lambda answers: bool(answers.tokens[0]))
+    with pytest.raises(EngineFailure):
+        await collect(batcher.submit(job(chat(model, "Hi"), 4, n=2, grammar=Uncopied(model, copies))))
+    await collect(other)
+    assert batcher.stats().failed_steps == 0
+    await settled(batcher)
+    assert_nothing_is_held(batcher)
+
+
+async def test_an_answer_whose_token_cannot_be_drawn_fails_alone(
+    model: Model, make_batcher: MakeBatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unlucky(self: TokenSampler, context: Context, index: int, scratch: Candidates) -> int | None:
+        return 1 // 0 if self._grammar is not None else draw(self, context, index, scratch)
+
+    draw = TokenSampler.draw
+    monkeypatch.setattr(TokenSampler, "draw", unlucky)
+    batcher = make_batcher()
+    other = batcher.submit(job(chat(model, "Count to a thousand."), 40))
+    await collect(other, until=lambda answers: bool(answers.tokens[0]))
+    with pytest.raises(EngineFailure):
+        await collect(batcher.submit(job(chat(model, "Hi"), 4, grammar=Grammar(model, 'root ::= "ab"'))))
+    assert len((await collect(other)).tokens[0]) <= 40
+    await settled(batcher)
+    assert_nothing_is_held(batcher)
 
 
 async def test_the_watchdog_sees_a_step_that_does_not_end(

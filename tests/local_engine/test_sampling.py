@@ -174,10 +174,12 @@ async def test_a_grammar_that_leads_nowhere_is_an_error_and_others_go_on(
     model: Model, make_batcher: MakeBatcher
 ) -> None:
     batcher = make_batcher()
-    dead_end = Grammar(model, 'root ::= "a" nothing\nnothing ::= [^\\x00-\\U0010FFFF]')
+    source = 'root ::= "a" nothing\nnothing ::= [^\\x00-\\U0010FFFF]'
+    dead_end = Grammar(model, source, param="guided_grammar")
     other = batcher.submit(job(chat(model, "Count."), 30))
-    with pytest.raises(BadRequest):
+    with pytest.raises(BadRequest) as raised:
         await draw(batcher, chat(model, "Hello"), 50, dead_end)
+    assert raised.value.param == "guided_grammar"
     assert len((await collect(other)).tokens[0]) == 30
 
 
