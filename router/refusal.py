@@ -28,6 +28,22 @@ FIELDS = {
     "logprobs": "logprobs",
     "continue_final": "continue_final_message",
 }
+# By a filter's code: what lets an engine pass that it took. No way leads past what an engine can't do.
+WAYS = {
+    "mode_local": "choose another mode",
+    "mode_pool": "choose another mode",
+    "private": "leave out what makes it private",
+    "region": "name its region in its entry and in privacy.regions, if prompts may go there,",
+    "offline": "switch offline mode off (or set `local = true` in its entry if it computes here: "
+    "`edgecloud pool add --local`)",
+    "resting": "wait until it has rested",
+    "probing": "wait until it has been tried",
+    "key_engine": "use another key",
+    "key_quota": "wait until the key's quota is renewed",
+    "budget": "raise the config's [budget] or wait for its next period",
+    "currency": "say in budget.rates what its currency is worth",
+    "deadline": "allow more time",
+}
 
 
 def wait_s(facts: Facts, allowed: Allowed, world: World, settings: Settings) -> float | None:
@@ -57,23 +73,23 @@ def refusal(facts: Facts, allowed: Allowed, world: World) -> EdgeCloudError:
     removed = [entry for entry in allowed.removed if entry.filter != "name"]
     if not removed:
         return Unavailable("There is no engine to answer: `edgecloud models` lists what can be had.")
-    error = _error(facts, removed, allowed.reopens_at, world)
+    error = _error(facts, removed, allowed, world)
     error.extra["removed"] = " ".join(f"{entry.engine}={entry.filter}:{entry.code}" for entry in removed)
     return error
 
 
-def _error(facts: Facts, removed: list[Removed], reopens_at: float | None, world: World) -> EdgeCloudError:
+def _error(facts: Facts, removed: list[Removed], allowed: Allowed, world: World) -> EdgeCloudError:
     everything = "; ".join(entry.sentence for entry in removed)
     if any(entry.codes.keys() == {"breaker"} for entry in removed):
         return Unavailable(
             f"No engine can answer now: {everything}. Try again later, or ask another model.",
-            retry_after=None if reopens_at is None else max(0.0, reopens_at - world.now),
+            retry_after=None if allowed.reopens_at is None else max(0.0, allowed.reopens_at - world.now),
         )
     able = [entry for entry in removed if "capability" not in entry.codes]
     took = {name for entry in able for name in entry.codes}
     in_mode = {name for entry in able if "mode" not in entry.codes for name in entry.codes}
     if took & PERMISSIONS or (took and not in_mode):
-        return NoPermittedRoute(f"No engine may answer this: {everything}. {_way_out(able)}")
+        return NoPermittedRoute(f"No engine may answer this: {everything}. {_way_out(able, allowed)}")
     if "money" in in_mode:
         if not any(entry.codes.get("money") == "budget" for entry in able):
             return BudgetExceeded(
@@ -82,7 +98,7 @@ def _error(facts: Facts, removed: list[Removed], reopens_at: float | None, world
             )
         return BudgetExceeded(
             f"The budget does not allow an answer: {everything}. "
-            "Raise it in the config's [budget], wait for its next period, or use the mode `local`."
+            f"Raise it in the config's [budget] or wait for its next period{_or_locally(able, world)}."
         )
     if "slo" in in_mode:
         return DeadlineExceeded(
@@ -91,6 +107,12 @@ def _error(facts: Facts, removed: list[Removed], reopens_at: float | None, world
     if able:
         return Unavailable(f"No engine can answer now: {everything}. Try again later.")
     return _incapable(facts, removed, world, everything)
+
+
+def _or_locally(able: list[Removed], world: World) -> str:
+    """The way past a budget, where an engine of this machine is kept from it by nothing but the mode."""
+    free = any(entry.codes.keys() == {"mode"} and world.engine(entry.engine).local for entry in able)
+    return ", or use the mode `local`" if free else ""
 
 
 def _incapable(facts: Facts, removed: list[Removed], world: World, everything: str) -> EdgeCloudError:
@@ -111,16 +133,12 @@ def _incapable(facts: Facts, removed: list[Removed], world: World, everything: s
     )
 
 
-def _way_out(able: list[Removed]) -> str:
-    """How to let the first engine that could have served the request serve it."""
-    ways = {
-        "private": "Ask a model of this machine, or leave out what makes it private.",
-        "region": "Add the region to privacy.regions if prompts may go there.",
-        "offline": "Switch offline mode off, pull a model that can answer here, or set `local = true` in the "
-        "entry of a pool that computes here (`edgecloud pool add --local`).",
-        "mode_local": "Choose another mode.",
-        "mode_pool": "Choose another mode.",
-        "key_engine": "Ask for another engine, or another key.",
-        "key_quota": "Wait until the key's quota is renewed.",
-    }
-    return next(ways[code] for entry in able for code in entry.codes.values() if code in ways)
+def _way_out(able: list[Removed], allowed: Allowed) -> str:
+    """How to have one of the engines answer that could have: the one in whose way the least stands, and all
+    that does. Half a way would only lead to the next refusal.
+    """
+    nearest = min(able, key=lambda entry: len(entry.codes))
+    ways = " and ".join(dict.fromkeys(WAYS[code] for code in nearest.codes.values()))
+    others = [entry.engine for entry in allowed.removed if entry.codes.keys() == {"name"}]
+    instead = f", or ask {others[0]} instead" if others else ""
+    return f"To have {nearest.engine} answer, {ways}{instead}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -73,6 +74,7 @@ def test_a_mode_that_was_chosen_hides_neither_the_budget_nor_the_deadline() -> N
 
     assert [error.status for error in (poor, late, private, both)] == [402, 504, 403, 403]
     assert "use the mode `local`" in poor.message
+    assert "use the mode `local`" not in both.message
 
 
 def test_a_prompt_that_fits_nowhere_is_400_with_the_widest_context() -> None:
@@ -159,6 +161,58 @@ def test_an_engine_that_is_allowed_is_no_reason_to_refuse() -> None:
 
     with pytest.raises(ValueError, match="laptop"):
         refusal(make_facts(), filter(make_facts(), world, SETTINGS), world)
+
+
+def test_no_way_to_a_local_answer_is_told_where_nothing_here_could_give_one() -> None:
+    poor = Budget("day", 0.001)
+
+    assert "`local`" not in refused(make_facts(), SMALL, make_hosted(), budgets=(poor,)).message
+
+
+OBSTACLES: dict[str, tuple[dict[str, Any], str]] = {
+    "mode": ({"mode": "local"}, "choose another mode"),
+    "private": ({"privacy": PRIVATE}, "leave out what makes it private"),
+    "offline": ({"offline": True}, "switch offline mode off"),
+    "key": ({"key": KeyLimits("work", engines=())}, "use another key"),
+    "quota": ({"key": KeyLimits("work", tokens_left=0)}, "wait until the key's quota is renewed"),
+    "money": ({"budgets": (Budget("day", 0.001),)}, "raise the config's [budget]"),
+    "breaker": ({"breaker": RESTING}, "wait until it has rested"),
+    "deadline": ({"deadline_s": 0.1, "speed": Speed(num_samples=9)}, "allow more time"),
+}
+
+
+@pytest.mark.parametrize(
+    "chosen", [each for size in (1, 2, 3) for each in combinations(OBSTACLES, size)], ids="+".join
+)
+def test_the_way_out_takes_every_obstacle_of_the_engine_that_it_names(chosen: tuple[str, ...]) -> None:
+    given = {name: value for each in chosen for name, value in OBSTACLES[each][0].items()}
+    of_world = {name: given.pop(name) for name in ("key", "budgets") if name in given}
+    of_engine = {name: given.pop(name) for name in ("breaker", "speed") if name in given}
+    error = refused(make_facts(**given), make_hosted(**of_engine), **of_world)
+
+    if error.status == 403:
+        _, way_out = error.message.split("To have cloud answer, ")
+        if not {"key", "quota"} <= set(chosen):  # a key that may not ask it has no say about its tokens
+            assert all(OBSTACLES[each][1] in way_out for each in chosen)
+        absent = set(OBSTACLES) - set(chosen)
+        assert not any(OBSTACLES[each][1] in way_out for each in absent)
+    else:
+        assert not set(chosen) & {"private", "offline", "key", "quota"}
+
+
+def test_the_engine_that_least_stands_in_the_way_of_is_the_way_out() -> None:
+    message = refused(
+        make_facts(mode="pool", private=True, offline=True), make_hosted(), make_local()
+    ).message
+
+    assert message.endswith("To have laptop answer, choose another mode.")
+
+
+def test_a_model_that_may_answer_is_named_where_another_was_asked_for() -> None:
+    facts = make_facts(covers=("cloud",), privacy=PRIVATE)
+
+    assert "or ask laptop instead" in refused(facts, make_hosted(), make_local()).message
+    assert "instead" not in refused(facts, make_hosted(), SMALL).message
 
 
 def test_offline_it_says_how_a_pool_on_this_machine_is_let_answer() -> None:
