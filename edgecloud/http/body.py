@@ -5,7 +5,6 @@ depth.
 from __future__ import annotations
 
 import asyncio
-import io
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +21,8 @@ from edgecloud.units import MB
 MAX_DEPTH = 128
 READ_TIMEOUT_S = 120.0
 ZSTD_MAX_WINDOW = 2**27
+# Four bytes of zstd can be 128 KiB: so many at a time are never more than 8 MiB.
+ZSTD_STEP = 256
 
 
 class Bodies:
@@ -154,21 +155,37 @@ def _zlib(body: bytes, limit: int, wbits: int) -> bytes:
         raise BadRequest("The compressed request body is damaged.") from None
     if len(unpacked) > limit:
         raise _too_large(limit)
-    if not decoder.eof or decoder.unused_data:
-        raise BadRequest("The compressed request body is cut short or has something behind its end.")
+    if not decoder.eof:
+        raise _cut_short()
+    if decoder.unused_data:
+        raise BadRequest("The compressed request body has something behind its end: send it by itself.")
     return unpacked
 
 
 def _unzstd(body: bytes, limit: int) -> bytes:
     decoder = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW)
+    unpacked, size = [], 0
+    frame = decoder.decompressobj()
     try:
-        with decoder.stream_reader(io.BytesIO(body), read_across_frames=True) as reader:
-            unpacked: bytes = reader.read(limit + 1)
+        for at in range(0, len(body), ZSTD_STEP):
+            rest = body[at : at + ZSTD_STEP]
+            while rest:
+                if frame.eof:
+                    frame = decoder.decompressobj()
+                unpacked.append(frame.decompress(rest))
+                size += len(unpacked[-1])
+                if size > limit:
+                    raise _too_large(limit)
+                rest = frame.unused_data
     except zstandard.ZstdError:
         raise BadRequest("The compressed request body is damaged.") from None
-    if len(unpacked) > limit:
-        raise _too_large(limit)
-    return unpacked
+    if not frame.eof:
+        raise _cut_short()
+    return b"".join(unpacked)
+
+
+def _cut_short() -> BadRequest:
+    return BadRequest("The compressed request body is cut short: send all of it.")
 
 
 def _too_large(limit: int) -> PayloadTooLarge:

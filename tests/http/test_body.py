@@ -5,6 +5,7 @@ import json
 import socket
 import time
 import zlib
+from collections.abc import Callable
 
 import pytest
 import zstandard
@@ -124,6 +125,42 @@ def test_a_damaged_packing_is_400(serve: Serve, encoding: str) -> None:
         for body in (b"nonsense", packed[: len(packed) // 2], packed + b"more"):
             answer = http.post(PATH, content=body, headers={"content-encoding": encoding})
             assert answer.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("deflate", lambda body: zlib.compress(body)[2:-4]),
+        ("zstd", zstandard.compress),
+        ("zstd", zstandard.ZstdCompressor(write_checksum=True).compress),
+    ],
+)
+async def test_a_packed_body_that_is_cut_short_anywhere_is_said_to_be(
+    encoding: str, pack: Callable[[bytes], bytes]
+) -> None:
+    packed = pack(json.dumps(chat("x" * 40 + " a question")).encode())
+    for length in range(len(packed)):
+        with pytest.raises(BadRequest, match="cut short"):
+            await unpacked(encoding, packed[:length])
+    assert await unpacked(encoding, packed) == chat("x" * 40 + " a question")
+
+
+@pytest.mark.parametrize("size", [1, 300, 70_000])
+async def test_frames_behind_each_other_are_one_body_and_the_last_must_be_whole(size: int) -> None:
+    first, second = (zstandard.compress(part) for part in (b'["', b"x" * size + b'"]'))
+    assert await unpacked("zstd", first + second) == ["x" * size]
+    with pytest.raises(BadRequest, match="cut short"):
+        await unpacked("zstd", first + second[:-1])
+
+
+async def unpacked(encoding: str, body: bytes) -> object:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body}
+
+    scope = {"type": "http", "headers": [(b"content-encoding", encoding.encode())], "state": {}}
+    return await Bodies(MIB).json(scope, receive)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
