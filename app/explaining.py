@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from edgecloud.units import money
+from edgecloud.units import age, money
 from edgecloud.wire.native import dump_record, load_record
 
 from ..router.decision import Decision
 from ..router.explain import explain
 from ..router.ledger.crashed import CRASHED
-from .memory import age
 
 if TYPE_CHECKING:
     from edgecloud.engine import Engine
@@ -48,7 +47,7 @@ def with_cache(story: dict[str, Any], info: CacheInfo, why_off: str) -> dict[str
     """A story of what would be, and what the cache would do; `why_off` says why it would do nothing."""
     sentences = list(story["sentences"])
     if info.entry_id is not None:
-        similarity, ago = info.similarity or 0.0, age(info.age_s or 0.0)
+        similarity, ago = info.similarity or 0.0, age(info.age_s)
         what = "the same question" if similarity >= 1.0 else f"a similar question ({similarity:.0%} alike)"
         sentences.append(f"But {what} was answered {ago} ago: that kept answer would be given.")
     elif why_off:
@@ -92,7 +91,7 @@ def _kept_answer(receipt: dict[str, Any]) -> list[str]:
         who += f" ({receipt['model']})"
     entry = cache["entry_id"]
     return [
-        f"{asked}, so nobody was asked: {who} answered it {age(cache['age_s'] or 0.0)} earlier.",
+        f"{asked}, so nobody was asked: {who} answered it {age(cache['age_s'])} earlier.",
         f"Cache: {cache['verdict']}, entry {entry}; `edgecloud cache show {entry}` shows it, `--fresh` asks "
         "again.",
     ]

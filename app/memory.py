@@ -21,6 +21,7 @@ from edgecloud.errors import EdgeCloudError, NotKept, StorageError
 from edgecloud.models import STARTER_EMBEDDER
 from edgecloud.settings import Settings
 from edgecloud.types import CacheInfo, ChatRequest, Done, EngineEvent, Notice, Start
+from edgecloud.units import age
 
 from .flights import Flights
 from .run import Run
@@ -354,12 +355,3 @@ def _told(hit: Hit) -> str:
     if hit.similarity >= 1.0:
         return f"Answered {ago}; --fresh asks again."
     return f"Answered {ago} to a similar question (similarity {hit.similarity:.2f}); --fresh asks anew."
-
-
-def age(seconds: float) -> str:
-    """A kept answer's age in its largest whole unit."""
-    for unit, name in ((86_400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= unit:
-            number = int(seconds // unit)
-            return f"{number} {name}{'s' if number > 1 else ''}"
-    return f"{int(seconds)} s"

@@ -1,4 +1,4 @@
-"""Sizes, money and numbers as people read them; a megabyte is a million bytes, as on the hub and on disks."""
+"""Sizes, ages, money and numbers as people read them; a megabyte is a million bytes, as on hub and disks."""
 
 from __future__ import annotations
 
@@ -29,6 +29,16 @@ def size(num_bytes: float) -> str:
 def count(number: int, thing: str, things: str = "") -> str:
     """`1 chat`, `2,000 chats`; `things` where an s is not enough."""
     return f"{number} {thing}" if number == 1 else f"{number:,} {things or f'{thing}s'}"
+
+
+def age(seconds: float | None) -> str:
+    """`12 s`, `1 hour`, `3 days`: in the largest unit of which it is one or more; `some time` for None."""
+    if seconds is None:
+        return "some time"
+    for unit, name in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= unit:
+            return count(int(seconds // unit), name)
+    return f"{max(0, int(seconds))} s"
 
 
 def money(amount: float) -> str:

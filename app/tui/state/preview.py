@@ -9,10 +9,11 @@ from typing import Any
 from rich.cells import cell_len
 
 from edgecloud.types import CacheInfo, ModelCard
+from edgecloud.units import age
 from edgecloud.wire.native import load_record
 
 from ....router.decision import Decision
-from .receipt import age, money, seconds
+from .receipt import money, seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,10 +88,10 @@ def cache(info: CacheInfo) -> str:
         case "miss":
             return "not in the cache"
         case "exact":
-            return f"from the cache, {age(info.age_s)} old"
+            return f"from the cache, {units.age(info.age_s)} old"
         case "semantic":
             nearness = f", {info.similarity:.2f} alike" if info.similarity is not None else ""
-            return f"from the cache, {age(info.age_s)} old{nearness}"
+            return f"from the cache, {units.age(info.age_s)} old{nearness}"
 
 
 def money(amount: float, currency: str) -> str:
@@ -107,16 +107,6 @@ def seconds(value: float) -> str:
     if value < 1:
         return f"{value * 1000:.0f} ms"
     return f"{value:.1f} s" if value < 60 else f"{value // 60:.0f} min {value % 60:.0f} s"
-
-
-def age(value: float | None) -> str:
-    """How long ago, in the largest unit that is at least one."""
-    if value is None:
-        return "some time"
-    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if value >= 2 * length:
-            return f"{value // length:.0f} {unit}"
-    return f"{value:.0f} s"
 
 
 def parse(stored: Mapping[str, Any]) -> Receipt:
