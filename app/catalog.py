@@ -201,7 +201,7 @@ class Catalog:
     def _continues(self, entry: PoolEntry) -> bool:
         """As it told, where it was asked."""
         remote = self._remotes.get((entry.name, entry.url))
-        return entry.continues if remote is None else getattr(remote, "continues", entry.continues)
+        return entry.may_continue if remote is None else getattr(remote, "continues", entry.may_continue)
 
     def _local(self, file: ModelFile) -> Engine:
         if self._host is None:

@@ -355,4 +355,4 @@ def billed_price(entry: PoolEntry, budget: BudgetSettings) -> Price:
 def capabilities_of(entry: PoolEntry) -> Capabilities:
     """What an endpoint can do: everything that its entry doesn't say it lacks, or that is not expected."""
     can = {name: name not in entry.lacks for name in ("tools", "json", "images", "logprobs")}
-    return Capabilities(context=entry.context or UNKNOWN_CONTEXT, continue_final=entry.continues, **can)
+    return Capabilities(context=entry.context or UNKNOWN_CONTEXT, continue_final=entry.may_continue, **can)

@@ -9,7 +9,16 @@ import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+)
 
 from edgecloud.secret import LaterSecret, Secret
 
@@ -188,6 +197,9 @@ class PoolEntry(Section):
     lacks: tuple[Literal["tools", "json", "images", "logprobs", "continue_final"], ...] = Field(
         (), description="what it can't do"
     )
+    continues: bool = Field(
+        False, description="that it goes on with a message that was begun, where nobody would expect it to"
+    )
     timeout_s: float = Field(600.0, gt=0, description="seconds for one whole answer")
     connect_timeout_s: float = Field(10.0, gt=0)
     first_byte_timeout_s: float = Field(
@@ -195,12 +207,20 @@ class PoolEntry(Section):
     )
     idle_timeout_s: float = Field(60.0, gt=0, description="seconds of silence in the middle of an answer")
 
+    @field_validator("continues")
+    @classmethod
+    def _one_word(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and "continue_final" in info.data.get("lacks", ()):
+            raise ValueError("be false where lacks says continue_final")
+        return value
+
     @property
-    def continues(self) -> bool:
+    def may_continue(self) -> bool:
         """Whether it is expected to go on with a message that was begun, as long as it doesn't tell: hosted
-        APIs, which cost money, do not.
+        APIs, which cost money, do not unless the entry says so.
         """
-        return self.price_in == self.price_out == 0 and "continue_final" not in self.lacks
+        free = self.price_in == self.price_out == 0
+        return self.continues or (free and "continue_final" not in self.lacks)
 
 
 class PoolServerSettings(Section):

@@ -71,8 +71,10 @@ class RemoteEngine:
         self._context: int | None = None
         self.num_parameters = 0
         """Weights of its model, as the list told that `capabilities` read; 0 until then, or if it doesn't."""
-        self.continues = entry.continues
-        """Whether it goes on with a message that was begun: as is expected, until that list has told."""
+        self.continues = entry.may_continue
+        """Whether it goes on with a message that was begun: as its entry says, else as that list tells; as is
+        expected until then.
+        """
         # Where a chat's tokens are counted: ours and llama-server's page, then vLLM's. One that is missing is
         # not asked again.
         self._counters = [("chat/completions/input_tokens", "input_tokens"), ("/tokenize", "count")]
@@ -93,7 +95,7 @@ class RemoteEngine:
             with contextlib.suppress(EdgeCloudError):
                 told = _told_of(await self._aside("GET", "models"), self._entry.model)
                 self._context, self.num_parameters = told.context, told.num_parameters
-                if told.continues is not None:
+                if told.continues is not None and not self._entry.continues:
                     self.continues = told.continues and "continue_final" not in self._entry.lacks
         return Capabilities(
             context=self._context or 0, tools=True, images=True, continue_final=self.continues

@@ -40,6 +40,7 @@ class Finding:
     context: int = 0
     ttft_s: float = 0.0
     tokens_per_s: float = 0.0
+    continues: bool = False
 
 
 @click.command()
@@ -155,7 +156,7 @@ async def _test(entry: PoolEntry, address: str, engine: Engine, patience_s: floa
                     done = event
         if done is None:
             raise UpstreamError(f"{name} ended without an answer.")
-        context = (await engine.capabilities()).context
+        can = await engine.capabilities()
     except DeadlineExceeded:
         what = "come to the end of its few tokens" if first_s else "begin to answer"
         said = f"{name} did not {what} within {patience_s:g} s: it is busy, still loads its model, or hangs."
@@ -165,9 +166,10 @@ async def _test(entry: PoolEntry, address: str, engine: Engine, patience_s: floa
     rest_s = time.monotonic() - began - first_s
     rate = done.usage.completion_tokens / rest_s if rest_s > 0 else 0.0
     said = f"first token after {first_s:.2f} s"
-    said += f", {context:,} tokens of context" if context else ""
+    said += f", {can.context:,} tokens of context" if can.context else ""
+    said += ", goes on with a message that was begun" if can.continue_final else ""
     said += "" if text.strip() else "; it said nothing that can be read"
-    return Finding(name, address, True, said, context, first_s, rate)
+    return Finding(name, address, True, said, can.context, first_s, rate, can.continue_final)
 
 
 async def _explained(entry: PoolEntry, engine: Engine, error: EdgeCloudError) -> str:

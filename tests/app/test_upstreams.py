@@ -120,6 +120,7 @@ def test_what_an_entry_lacks_and_what_it_says_of_its_context() -> None:
     unknown.learn_context(4096)
     assert unknown.view(0.0).capabilities.context == 4096
     assert not big(price_out=1.0).capabilities.continue_final
+    assert big(price_out=1.0, continues=True).capabilities.continue_final
 
 
 def test_a_size_is_taken_from_whoever_tells_it_first_and_kept_for_the_same_model() -> None:

@@ -383,6 +383,8 @@ async def test_how_large_the_model_is_comes_with_its_context(meta: Any, paramete
         ({"owned_by": "vllm"}, {"lacks": ("continue_final",)}, False),
         ({"owned_by": "openai"}, {"price_in": 1.0}, False),
         ({"owned_by": "library"}, {}, True),
+        ({"owned_by": "openai"}, {"price_in": 1.0, "continues": True}, True),
+        ({"continue_final_message": False}, {"price_in": 1.0, "continues": True}, True),
     ],
 )
 async def test_whether_a_message_is_continued_is_what_the_model_list_says_or_whose_server_it_is(
@@ -395,7 +397,8 @@ async def test_whether_a_message_is_continued_is_what_the_model_list_says_or_who
 
 
 async def test_as_long_as_nothing_is_told_hosted_apis_are_not_expected_to_continue() -> None:
-    for entry, continues in (({"price_out": 1.0}, False), ({}, True)):
+    paid = {"price_out": 1.0}
+    for entry, continues in ((paid, False), ({}, True), ({**paid, "continues": True}, True)):
         async with talking(router(), **entry) as (engine, _):
             assert (await engine.capabilities()).continue_final is continues
 
