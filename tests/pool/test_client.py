@@ -75,6 +75,18 @@ async def test_an_answer_that_came_piece_by_piece_has_the_speed_of_its_pieces() 
     assert events[-1].timings.decode_s > 0
 
 
+async def test_what_is_written_beyond_the_limit_is_shown_and_counted_as_it_is_told() -> None:
+    async def script(call: Call) -> None:
+        await call.stream(delta("one"), delta(" two three"), finish("length"), usage(12, 3), DONE)
+
+    async with talking(script) as (engine, _):
+        events = await gather(engine, make_request(max_tokens=1))
+
+    assert text_of(events) == "one two three"
+    assert isinstance(events[-1], Done)
+    assert events[-1].usage.completion_tokens == 3
+
+
 async def test_usage_is_counted_here_if_the_upstream_sends_none() -> None:
     async def script(call: Call) -> None:
         await call.stream(delta("a"), delta("b"), delta("c"), finish(), DONE)
