@@ -50,7 +50,7 @@ class BadRequest(EdgeCloudError):
 class ContextLengthExceeded(BadRequest):
     """The prompt, with what the answer needs at least, does not fit the model's context; carries
     `n_prompt_tokens` and `n_ctx`, as llama.cpp clients expect. `setting` names what makes it larger, where
-    that is known.
+    that is known; `is_estimate` says that nobody has counted the prompt.
     """
 
     type = "exceed_context_size_error"
@@ -65,11 +65,13 @@ class ContextLengthExceeded(BadRequest):
         reserved: int = 0,
         param: str | None = "messages",
         setting: str = "",
+        is_estimate: bool = False,
     ) -> None:
+        about = "about " * is_estimate
         answer = f", the answer needs {reserved:,}," if reserved else ""
         named = f" ({setting})" if setting else ""
         super().__init__(
-            f"The prompt is {n_prompt_tokens:,} tokens{answer} and the context holds {n_ctx:,}: "
+            f"The prompt is {about}{n_prompt_tokens:,} tokens{answer} and the context holds {n_ctx:,}: "
             f"shorten it, or give the model a larger context{named} if it has one.",
             param=param,
             extra={"n_prompt_tokens": n_prompt_tokens, "n_ctx": n_ctx},

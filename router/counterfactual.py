@@ -11,7 +11,7 @@ from .decision import Candidate, Cascade, Counterfactual, Estimate, Removed
 from .facts import Facts
 from .filter import reserved_tokens
 from .precedents import following, margin
-from .reason import percent
+from .reason import told_apart
 from .utility import Weights, score_all
 from .world import EngineView, World
 
@@ -70,13 +70,14 @@ def _changes(
     crossing = weights.budget_price - gap / slope if slope else -1.0
     if crossing >= 0:
         side = "above" if slope < 0 else "below"
-        sentence = f"It would have been {other.engine} if the price of the budget were {side} {crossing:.2f}"
+        price = told_apart(crossing, weights.budget_price, "f", digits=2)
+        sentence = f"It would have been {other.engine} if the price of the budget were {side} {price}"
         yield Counterfactual(other.engine, "budget_price", crossing, sentence)
 
     worth = weights.answer_value * other.in_time
     gain = gap / worth if worth else 1.0
     if other.p_ok.mean + gain <= 1:
-        chance = percent(other.p_ok.mean + gain)
+        chance = told_apart(other.p_ok.mean + gain, other.p_ok.mean, "%")
         sentence = f"It would have been {other.engine} if its chance of a right answer were {chance}"
         yield Counterfactual(other.engine, "gain", gain, sentence)
 
@@ -85,7 +86,8 @@ def _changes(
 
     shorter = _fewest_tokens(facts, pair, is_other)
     if shorter is not None:
-        sentence = f"It would have been {other.engine} if the prompt were {shorter} tokens shorter"
+        about = "" if all(facts.is_counted(view.name) for view in pair) else "about "
+        sentence = f"It would have been {other.engine} if the prompt were {about}{shorter:,} tokens shorter"
         yield Counterfactual(other.engine, "prompt_tokens", shorter, sentence)
 
     cold = [replace(view, warm_tokens=0) for view in pair]
@@ -118,5 +120,8 @@ def _too_long(facts: Facts, removed: Sequence[Removed], world: World) -> Iterato
         if entry.codes == {"capability": "context"}:
             context = world.engine(entry.engine).capabilities.context
             over = facts.prompt_tokens(entry.engine) + reserved_tokens(facts) - context
-            sentence = f"{entry.engine} could have been asked if the prompt were {over} tokens shorter"
+            about = "" if facts.is_counted(entry.engine) else "about "
+            sentence = (
+                f"{entry.engine} could have been asked if the prompt were {about}{over:,} tokens shorter"
+            )
             yield Counterfactual(entry.engine, "prompt_tokens", over, sentence)

@@ -145,6 +145,10 @@ class Facts:
         """Tokens of the prompt for this engine, estimated where they could not be counted."""
         return self.num_prompt_tokens.get(engine, self.estimated_tokens)
 
+    def is_counted(self, engine: str) -> bool:
+        """Whether this engine's own tokenizer counted the prompt."""
+        return engine in self.num_prompt_tokens
+
     @property
     def local_only(self) -> bool:
         return self.private or self.privacy.local_only

@@ -123,9 +123,11 @@ def _capability(facts: Facts, view: EngineView, world: World, settings: Settings
             return code, what
     prompt, reserved = facts.prompt_tokens(view.name), reserved_tokens(facts)
     if prompt + reserved > can.context:
+        about = "" if facts.is_counted(view.name) else "about "
         return (
             "context",
-            f"holds {can.context} tokens; the prompt has {prompt} and the answer needs {reserved}",
+            f"holds {can.context:,} tokens; the prompt has {about}{prompt:,} and the answer needs "
+            f"{reserved:,}",
         )
     return None
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from edgecloud.units import money
 
 from .decision import Candidate, Cascade, FilterName, Removed
 from .utility import Weights, felt_s
+
+MOST_DIGITS = 6
 
 TAKEN: dict[FilterName, str] = {
     "name": "not asked for",
@@ -85,6 +88,14 @@ def _difference(
 
 def percent(chance: float) -> str:
     return f"{chance:.0%}"
+
+
+def told_apart(number: float, other: float, kind: Literal["%", "f"], *, digits: int = 0) -> str:
+    """A number with as many digits as tell it from the other, from `digits` on."""
+    told = f"{number:.{digits}{kind}}"
+    if digits < MOST_DIGITS and told == f"{other:.{digits}{kind}}":
+        return told_apart(number, other, kind, digits=digits + 1)
+    return told
 
 
 def seconds(duration: float) -> str:

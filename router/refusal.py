@@ -130,6 +130,7 @@ def _incapable(facts: Facts, removed: list[Removed], world: World, everything: s
         reserved=reserved_tokens(facts),
         param="messages" if facts.needs.chat else "prompt",
         setting="local.ctx_size" if widest.kind == "local" else "",
+        is_estimate=not facts.is_counted(widest.name),
     )
 
 

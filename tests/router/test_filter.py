@@ -88,7 +88,9 @@ def test_a_long_history_with_a_trivial_last_turn_is_kept_from_the_small_window()
     allowed = filter(make_facts(num_prompt_tokens={"laptop": 17_000, "cloud": 15_800}), world, SETTINGS)
 
     assert allowed.engines == ("cloud",)
-    assert "holds 16384 tokens; the prompt has 17000" in allowed.removed[0].sentence
+    assert (
+        "holds 16,384 tokens; the prompt has 17,000 and the answer needs" in allowed.removed[0].sentence
+    )
 
 
 def test_the_context_has_room_for_the_answer_by_each_engines_own_count() -> None:

@@ -424,6 +424,19 @@ def test_the_gain_that_would_have_decided_otherwise_does() -> None:
     assert decide(even_world(), {"laptop": 0.7, "cloud": 0.75 + gain - 1e-6}).chosen.engine == "laptop"
 
 
+@pytest.mark.parametrize("little", [0.05, 0.0004, 0.00004])
+def test_the_chance_that_would_have_decided_otherwise_is_told_from_what_it_was(little: float) -> None:
+    enough = 0.75 + named(decide(even_world(), {"laptop": 0.7, "cloud": 0.75}), "gain").value
+    chance = enough - little
+
+    sentence = named(decide(even_world(), {"laptop": 0.7, "cloud": chance}), "gain").sentence
+
+    told = sentence.rpartition(" ")[2].removesuffix("%")
+    digits = len(told.partition(".")[2])
+    assert told != f"{100 * chance:.{digits}f}"
+    assert float(told) == pytest.approx(100 * enough, abs=0.5 * 10**-digits)
+
+
 def test_the_tokens_that_would_have_decided_otherwise_do() -> None:
     slow = replace(EVEN, prefill=Spread(100, 100))
     world = make_world(make_local(speed=slow), make_hosted(speed=EVEN, price=replace(PAID, prompt=0.0)))

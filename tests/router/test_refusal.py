@@ -218,3 +218,13 @@ def test_a_model_that_may_answer_is_named_where_another_was_asked_for() -> None:
 def test_offline_it_says_how_a_pool_on_this_machine_is_let_answer() -> None:
     assert "`local = true`" in refused(make_facts(offline=True), make_hosted()).message
     assert "`local = true`" not in refused(make_facts(privacy=PRIVATE), make_hosted()).message
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"), [({}, "is about 2,000 tokens"), ({"laptop": 2000}, "is 2,000 tokens")]
+)
+def test_a_prompt_that_nobody_counted_is_told_as_an_estimate(counts: dict[str, int], told: str) -> None:
+    error = refused(make_facts(estimated_tokens=2000, num_prompt_tokens=counts), SMALL)
+
+    assert error.code == "context_length_exceeded"
+    assert f"The prompt {told}" in error.message
