@@ -76,16 +76,16 @@ def chat_template(settings: Settings) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise ConfigError(f"The chat template {name} can't be read: {reason}.") from error
-    if "messages" not in source:
-        raise ConfigError(
-            f"The template {name} reads no `messages`: what is asked would not reach the model."
-        )
     try:
         ChatTemplate(source)
     except ModelLoadError as error:
         raise ConfigError(
             error.message.replace("The model's chat template", f"The template {name}")
         ) from error
+    if "messages" not in source:
+        raise ConfigError(
+            f"The template {name} reads no `messages`: what is asked would not reach the model."
+        )
     return name
 
 
