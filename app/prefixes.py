@@ -18,8 +18,8 @@ MOST_REMEMBERED = 1000
 """Saved states that are looked at, the last used first."""
 
 
-def open_prefixes(settings: Settings) -> PrefixStore:
-    """The saved states. Raises `StorageError`."""
+def open_prefixes(settings: Settings, *, for_reading: bool = False) -> PrefixStore:
+    """The saved states, `for_reading` also where they can't be written. Raises `StorageError`."""
     from ..cache.prefix import PrefixStore
     from ..cache.seal import encrypted, plain
 
@@ -34,6 +34,7 @@ def open_prefixes(settings: Settings) -> PrefixStore:
         limit_bytes=int(cache.prefix_mb * MB),
         lifetime_s=days * _DAY_S,
         make_seal=encrypted(key.get_secret_value()) if key is not None else plain,
+        for_reading=for_reading,
     )
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import random
 
-from edgecloud.storage import open_or_rebuild, storage_errors, transaction, truncate_wal
+from edgecloud.storage import open_or_rebuild, open_to_read, storage_errors, transaction, truncate_wal
 from edgecloud.types import CacheInfo
 
 from . import experience, store
@@ -62,7 +62,8 @@ _COUNTERS = ("lookups", "exact", "semantic", "seconds", "cost", "blamed")
 class AnswerCache:
     """Kept answers in one database file.
 
-    `max_wrong_per_100` is the bound on wrong answers in 100 requests; `limit_bytes` that on all entries.
+    `max_wrong_per_100` is the bound on wrong answers in 100 requests; `limit_bytes` that on all entries. One
+    that is opened `for_reading` may be in a file that can't be written, and tidies nothing.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class AnswerCache:
         model: SameAnswer | None = None,
         clock: Callable[[], float] = time.time,
         draw: Callable[[], float] = random,
+        for_reading: bool = False,
     ) -> None:
         self._path = path
         self._bound = max_wrong_per_100
@@ -81,10 +83,13 @@ class AnswerCache:
         self._model = model or shipped()
         self._clock = clock
         self._draw = draw
-        self._connection = open_or_rebuild(path, MIGRATIONS, busy_s=BUSY_S)
-        with storage_errors(path):
-            # Of what was deleted while somebody read, old pages may still be in the log.
-            truncate_wal(self._connection, patience_s=0.0)
+        if for_reading:
+            self._connection = open_to_read(path, MIGRATIONS, busy_s=BUSY_S, open_to_write=open_or_rebuild)
+        else:
+            self._connection = open_or_rebuild(path, MIGRATIONS, busy_s=BUSY_S)
+            with storage_errors(path):
+                # Of what was deleted while somebody read, old pages may still be in the log.
+                truncate_wal(self._connection, patience_s=0.0)
         self._spaces = Spaces(self._connection)
         self._num_stored = 0
 

@@ -23,6 +23,7 @@ from edgecloud.errors import StorageError
 from edgecloud.storage import (
     DatabaseDamaged,
     open_or_rebuild,
+    open_to_read,
     storage_errors,
     transaction,
     truncate_wal,
@@ -63,7 +64,7 @@ class Removal(NamedTuple):
 
 class PrefixStore:
     """States of together at most `limit_bytes` in one file, each until it was not used for `lifetime_s`
-    seconds.
+    seconds. One that is opened `for_reading` may be in a file that can't be written, and tidies nothing.
     """
 
     def __init__(
@@ -74,12 +75,14 @@ class PrefixStore:
         lifetime_s: float = 30 * 86_400.0,
         make_seal: MakeSeal = plain,
         clock: Callable[[], float] = time.time,
+        for_reading: bool = False,
     ) -> None:
         self._path = path
         self._limit_bytes = limit_bytes
         self._lifetime_s = lifetime_s
         self._clock = clock
         self._make_seal = make_seal
+        self._for_reading = for_reading
         self._open()
 
     def close(self) -> None:
@@ -256,10 +259,17 @@ class PrefixStore:
     # -------------------------------------------------------------------------------------------- inside
 
     def _open(self) -> None:
-        self._connection = open_or_rebuild(self._path, MIGRATIONS, busy_s=BUSY_S)
         self._made_seal: Seal | None = None
+        if self._for_reading:
+            self._connection = open_to_read(
+                self._path, MIGRATIONS, busy_s=BUSY_S, open_to_write=open_or_rebuild
+            )
+        else:
+            self._connection = open_or_rebuild(self._path, MIGRATIONS, busy_s=BUSY_S)
         with storage_errors(self._path):
             self._inode = self._path.stat().st_ino
+            if self._for_reading:
+                return
             with transaction(self._connection) as connection:
                 rows.remove(connection, rows.abandoned(connection))
             # Of what was deleted while somebody read, old pages may still be in the log.

@@ -13,6 +13,7 @@ from edgecloud.storage import (
     DatabaseLocked,
     Migration,
     open_database,
+    open_to_read,
     savepoint,
     snapshot,
     storage_errors,
@@ -29,15 +30,23 @@ millisecond or more for what is over in a tenth of one.
 class Database:
     """What the stores of `edgecloud.db` are made of: inside `_reading`, `_snapshot` and `_writing`, the last
     one transaction, the connection is this thread's alone. Public methods raise `StorageError` when the file
-    can't be used.
+    can't be used. `for_reading` it may be one that can't be written: then those that write raise.
     """
 
-    def __init__(self, path: Path, migrations: Sequence[Migration], *, busy_s: float = BUSY_S) -> None:
+    def __init__(
+        self,
+        path: Path,
+        migrations: Sequence[Migration],
+        *,
+        busy_s: float = BUSY_S,
+        for_reading: bool = False,
+    ) -> None:
         self.path = path
         self._busy_s = self._patience_s = busy_s
         self._lock = threading.RLock()
         self._writer = _writers.setdefault(path.absolute(), threading.RLock())
-        self._connection = open_database(path, migrations, busy_s=busy_s)
+        opened = open_to_read if for_reading else open_database
+        self._connection = opened(path, migrations, busy_s=busy_s)
         self._file = _identity(path)
 
     def is_in_place(self) -> bool:

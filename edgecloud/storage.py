@@ -8,6 +8,7 @@ many processes open a fresh file at the same moment.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -15,6 +16,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from edgecloud.errors import StorageError
 
@@ -27,6 +29,16 @@ _PROBE_BYTES = 64_000
 BUSY_S = 10.0
 """How long a statement waits for another process's transaction. Ours are milliseconds long."""
 
+_NOT_WRITABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN)
+
+
+class Open(Protocol):
+    """How a database is opened: `open_database`, or `open_or_rebuild`."""
+
+    def __call__(
+        self, path: Path, migrations: Sequence[Migration] = (), *, busy_s: float = BUSY_S
+    ) -> sqlite3.Connection: ...
+
 
 class DatabaseDamaged(StorageError):
     """The file is not a database, or its pages contradict each other."""
@@ -36,6 +48,10 @@ class DatabaseDamaged(StorageError):
 
 class DiskFull(StorageError):
     """There is no room for what is to be written, and deleting is writing too."""
+
+
+class ReadOnly(StorageError):
+    """The file cannot be written, nor perhaps read: its own permissions, its folder's, or the disk's."""
 
 
 class DatabaseLocked(StorageError):
@@ -83,6 +99,24 @@ def open_or_rebuild(
             for suffix in ("", "-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
             return open_database(path, migrations, busy_s=busy_s)
+
+
+def open_to_read(
+    path: Path,
+    migrations: Sequence[Migration] = (),
+    *,
+    busy_s: float = BUSY_S,
+    open_to_write: Open = open_database,
+) -> sqlite3.Connection:
+    """As `open_to_write`; of a file that can't be written, or made, what is there is read, and writing fails.
+
+    Raises `ReadOnly` where what was written last is out of reach.
+    """
+    try:
+        return open_to_write(path, migrations, busy_s=busy_s)
+    except ReadOnly:
+        with storage_errors(path):
+            return _open_read_only(path, migrations, busy_s)
 
 
 def check_database(path: Path) -> None:
@@ -190,7 +224,51 @@ def storage_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         raise _explain(error, path) from error
     except OSError as error:
-        raise StorageError(f"{path} cannot be opened: {error.strerror or error}.") from error
+        kind = ReadOnly if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else StorageError
+        raise kind(f"{path} cannot be opened: {error.strerror or error}.") from error
+
+
+def _open_read_only(path: Path, migrations: Sequence[Migration], busy_s: float) -> sqlite3.Connection:
+    if not path.exists():
+        return _reader("file::memory:", migrations, busy_s)
+    name = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        return _reader(name, migrations, busy_s)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in _NOT_WRITABLE:
+            raise
+        # A log is read through shared memory beside it. Where that can't be made there must be none: SQLite
+        # would take the file for all there is.
+        log = path.with_name(f"{path.name}-wal")
+        if log.exists() and log.stat().st_size:
+            raise ReadOnly(
+                f"The latest of {path} is in {log.name}, which can't be read where nothing can be written: "
+                "copy the folder to where it can, and set EDGECLOUD_HOME to that."
+            ) from error
+        return _reader(f"{name}&immutable=1", migrations, busy_s)
+
+
+def _reader(name: str, migrations: Sequence[Migration], busy_s: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        name, uri=True, timeout=busy_s, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.execute("PRAGMA schema_version").fetchone()
+        try:
+            _migrate(connection, migrations)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
+                raise
+            # An older version's: a copy of it can be brought up to date.
+            with contextlib.closing(connection) as older:
+                connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+                older.backup(connection)
+            _migrate(connection, migrations)
+        connection.execute("PRAGMA query_only = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _damaged(path: Path) -> DatabaseDamaged:
@@ -209,10 +287,8 @@ def _explain(error: sqlite3.Error, path: Path) -> StorageError:
             return _damaged(path)
         case sqlite3.SQLITE_FULL:
             return DiskFull(f"The disk with {path.name} is full; free some space and try again.")
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:
-            return StorageError(
-                f"{path} cannot be written: check the permissions of the file and its folder."
-            )
+        case _ if code in _NOT_WRITABLE:
+            return ReadOnly(f"{path} cannot be written: check the permissions of the file and its folder.")
         case _:
             return StorageError(f"{path} cannot be used: {error}.")
 

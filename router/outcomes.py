@@ -93,8 +93,15 @@ def check_verdict(verdict: str) -> None:
 class Outcomes(Database):
     """Methods may be called from any thread; all raise `StorageError` when the file can't be used."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time, busy_s: float = BUSY_S) -> None:
-        super().__init__(path, MIGRATIONS, busy_s=busy_s)
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        busy_s: float = BUSY_S,
+        for_reading: bool = False,
+    ) -> None:
+        super().__init__(path, MIGRATIONS, busy_s=busy_s, for_reading=for_reading)
         self._clock = clock
 
     # ----------------------------------------------------------------------------------------------- verdicts

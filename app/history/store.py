@@ -27,8 +27,15 @@ _DAY_S = 86400.0
 class History(Database):
     """Methods may be called from any thread; all raise `StorageError`."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time, busy_s: float = BUSY_S) -> None:
-        super().__init__(path, MIGRATIONS, busy_s=busy_s)
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        busy_s: float = BUSY_S,
+        for_reading: bool = False,
+    ) -> None:
+        super().__init__(path, MIGRATIONS, busy_s=busy_s, for_reading=for_reading)
         self._clock = clock
         self._owner = this_process()
 

@@ -38,8 +38,9 @@ class Ledger(Database):
         currency: str = "USD",
         clock: Callable[[], float] = time.time,
         busy_s: float = BUSY_S,
+        for_reading: bool = False,
     ) -> None:
-        super().__init__(path, MIGRATIONS, busy_s=busy_s)
+        super().__init__(path, MIGRATIONS, busy_s=busy_s, for_reading=for_reading)
         self._currency = currency
         self._clock = clock
         self._owner = this_process()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -232,32 +233,92 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
         open_database(tmp_path / "file" / "words.db")
 
 
-def test_a_read_only_database_is_one_sentence(path: Path) -> None:
-    open_database(path, MIGRATIONS).close()
-    path.chmod(0o400)
-    path.parent.chmod(0o500)
+def as_reader(path: Path, lines: str) -> str:
+    """What is printed where the file and its folder can only be read."""
     script = f"""
 import os
 from pathlib import Path
 from edgecloud.errors import StorageError
-from edgecloud.storage import open_database
+from edgecloud.storage import open_database, open_to_read, storage_errors
+path = Path({str(path)!r})
+def make(connection):
+    connection.execute("CREATE TABLE words (word TEXT)")
+def add_word(connection):
+    connection.execute("INSERT INTO words VALUES ('second')")
+def words(connection):
+    return [word for (word,) in connection.execute("SELECT word FROM words")]
 if os.geteuid() == 0:  # modes mean nothing to root
     os.setgid({NOBODY})
     os.setuid({NOBODY})
 try:
-    open_database(Path({str(path)!r}))
+    with storage_errors(path):
+        {lines}
 except StorageError as error:
-    print(error)
+    print(type(error).__name__, error)
 """
+    for file in path.parent.iterdir():
+        file.chmod(0o400)
+    path.parent.chmod(0o500)
     if os.geteuid() == 0:
-        os.chown(path, NOBODY, NOBODY)
-        os.chown(path.parent, NOBODY, NOBODY)
+        for owned in (path.parent, *path.parent.iterdir()):
+            os.chown(owned, NOBODY, NOBODY)
         for folder in [*path.parent.parents][:3]:
             folder.chmod(folder.stat().st_mode | 0o711)
-
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    path.parent.chmod(0o700)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
-    assert "words.db cannot be written: check the permissions" in done.stdout, done.stderr
+
+def test_a_read_only_database_is_one_sentence(path: Path) -> None:
+    open_database(path, MIGRATIONS).close()
+
+    told = as_reader(path, "open_database(path)")
+
+    assert "words.db cannot be written: check the permissions" in told
+
+
+def test_a_read_only_database_is_read_and_not_written(path: Path) -> None:
+    open_database(path, MIGRATIONS).close()
+
+    assert as_reader(path, "print(words(open_to_read(path)))") == "['first']\n"
+    wrote = as_reader(path, "add_word(open_to_read(path))")
+    assert wrote.startswith("ReadOnly ")
+    assert "words.db cannot be written" in wrote
+
+
+def test_a_database_that_cannot_be_made_is_empty(path: Path) -> None:
+    path.parent.mkdir()
+    assert as_reader(path, "print(words(open_to_read(path, [make])))") == "[]\n"
+    assert "ReadOnly" in as_reader(path, "add_word(open_to_read(path, [make]))")
+
+
+def test_the_log_of_a_read_only_database_is_read_too(path: Path) -> None:
+    with closing(open_database(path, MIGRATIONS)) as writer:
+        writer.execute("INSERT INTO words VALUES ('second')")
+        told = as_reader(path, "print(words(open_to_read(path)))")
+    assert told == "['first', 'second']\n"
+
+
+def test_what_was_written_last_is_not_left_out(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy" / path.name
+    copy.parent.mkdir()
+    with closing(open_database(path, MIGRATIONS)):
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{path}{suffix}", f"{copy}{suffix}")
+
+    told = as_reader(copy, "print(words(open_to_read(path)))")
+
+    assert told.startswith("ReadOnly ")
+    assert "words.db-wal, which can't be read where nothing can be written" in told
+
+
+def test_a_read_only_database_of_an_older_version_is_read_as_of_ours(path: Path) -> None:
+    open_database(path, MIGRATIONS).close()
+
+    told = as_reader(path, "print(words(open_to_read(path, [add_word])))")
+
+    assert told == "['first', 'second']\n"
 
 
 def test_the_wal_is_emptied_unless_someone_reads(path: Path) -> None:
