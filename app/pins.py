@@ -33,7 +33,7 @@ def _is_bound(chat_id: str) -> bool:
     path = data_dir() / "edgecloud.db"
     if not path.exists():
         return False
-    with closing(Ledger(path)) as ledger:
+    with closing(Ledger(path, for_reading=True)) as ledger:
         kept = ledger.binding(chat_id)
     if kept is None:
         return False

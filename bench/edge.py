@@ -170,6 +170,8 @@ WORKLOADS = (one_chat, eight_chats, newcomer, seen_system_prompt, prefill)
 
 
 def start_ours(name: str, home: Path, threads: int, model: str, *, tuned: bool) -> Server:
+    home.mkdir()
+    (home / "config.toml").touch()
     env = {
         **os.environ,
         "EDGECLOUD_HOME": str(home),

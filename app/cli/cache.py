@@ -38,7 +38,7 @@ def cache() -> None:
 @click.pass_obj
 def list_(state: State, limit: int, as_json: bool) -> None:
     """List kept answers, the newest first, then computed prefixes, the last used first."""
-    with closing(_open(state)) as answers:
+    with closing(_open(state, for_reading=True)) as answers:
         entries = answers.entries(limit)
     saved = prefixes.list_prefixes(state.settings(), limit)
     if as_json:
@@ -72,7 +72,7 @@ def show(state: State, answer: str, as_json: bool) -> None:
         else:
             print_table(prefixes.details(saved))
         return
-    with closing(_open(state)) as answers:
+    with closing(_open(state, for_reading=True)) as answers:
         entry = _find(answers, answer)
     if as_json:
         print_json(entry._asdict())
@@ -140,7 +140,7 @@ def export(state: State, output: str | None) -> None:
     """Export every kept answer, one JSON object a line, the newest first."""
     import json
 
-    with closing(_open(state)) as answers:
+    with closing(_open(state, for_reading=True)) as answers:
         lines = [json.dumps(entry._asdict(), ensure_ascii=False) for entry in answers.entries(-1)]
     if output is None:
         if lines:
@@ -155,7 +155,7 @@ def export(state: State, output: str | None) -> None:
 def stats(state: State, as_json: bool) -> None:
     """Say how often kept answers are given, what they save, and how often similar ones were wrong."""
     settings = state.settings()
-    with closing(_open(state)) as answers:
+    with closing(_open(state, for_reading=True)) as answers:
         found: Stats = answers.stats()
     saved = prefixes.prefix_stats(settings)
     if as_json:
@@ -203,10 +203,10 @@ def _whose(scope: str) -> str:
     return "HTTP without a key" if scope == "http" else scope.replace("key:", "the key ")
 
 
-def _open(state: State) -> AnswerCache:
+def _open(state: State, *, for_reading: bool = False) -> AnswerCache:
     from ..databases import open_answers
 
-    return open_answers(state.settings())
+    return open_answers(state.settings(), for_reading=for_reading)
 
 
 def _find(answers: AnswerCache, name: str) -> Entry:

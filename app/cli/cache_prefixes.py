@@ -23,13 +23,13 @@ ID = "pre-"
 
 def list_prefixes(settings: Settings, limit: int) -> list[PrefixEntry]:
     """Saved prefixes, the last used first."""
-    with _store(settings) as store:
+    with _store(settings, for_reading=True) as store:
         return store.entries(limit) if store is not None else []
 
 
 def find_prefix(settings: Settings, name: str) -> PrefixEntry:
     """The prefix that an id or the beginning of one names. Raises `NotFound`."""
-    with _store(settings) as store:
+    with _store(settings, for_reading=True) as store:
         found = store.resolve(name) if store is not None else []
     if len(found) == 1 or (found and found[0].id == name):
         return found[0]
@@ -55,7 +55,7 @@ def clear_prefixes(settings: Settings) -> Removal | None:
 
 def prefix_stats(settings: Settings) -> PrefixStats | None:
     """The saved prefixes in numbers; None where nothing was ever saved."""
-    with _store(settings) as store:
+    with _store(settings, for_reading=True) as store:
         return store.stats() if store is not None else None
 
 
@@ -87,12 +87,12 @@ def stat_rows(stats: PrefixStats) -> list[tuple[str, ...]]:
 
 
 @contextmanager
-def _store(settings: Settings) -> Iterator[PrefixStore | None]:
+def _store(settings: Settings, *, for_reading: bool = False) -> Iterator[PrefixStore | None]:
     """The store, None where no file is: looking makes none."""
     from ..prefixes import open_prefixes
 
     if not (data_dir() / "prefixes.db").exists():
         yield None
         return
-    with closing(open_prefixes(settings)) as store:
+    with closing(open_prefixes(settings, for_reading=for_reading)) as store:
         yield store

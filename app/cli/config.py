@@ -119,7 +119,7 @@ def edit() -> None:
 
     file = config_path()
     if not file.exists():
-        replace_text(file, _template(origins()))
+        replace_text(file, _template(origins(may_be_new=True)))
     click.edit(filename=str(file))
     load()
 

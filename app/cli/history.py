@@ -132,11 +132,11 @@ def rm(state: State, chats: tuple[str, ...], everything: bool, yes: bool, as_jso
     if everything == bool(chats):
         raise BadRequest("Name the chats to remove, or give --all.")
     try:
-        store = state.history()
+        store = state.history(for_reading=False)
     except DiskFull:
         if not everything:
             raise
-        store = _with_room_made(state.history)
+        store = _with_room_made(lambda: state.history(for_reading=False))
     if everything:
         if not yes and not sys.stdin.isatty():
             raise BadRequest("Removing every chat needs --yes where nobody can be asked.")

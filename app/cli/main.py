@@ -8,6 +8,8 @@ reader of our output went away.
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import sys
 from importlib import import_module
 from typing import NamedTuple
@@ -127,15 +129,21 @@ def run(arguments: list[str] | None = None, state: State | None = None) -> None:
     except ReaderGone:
         code = 141
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            code = _report_bug(error)
-        else:
+        if error.errno == errno.ENOSPC:
             code = complain("No space is left where the output goes.", 1)
+        elif error.errno == errno.EBADF and not _can_write(1):
+            code = complain("The output goes nowhere: stdout is closed.", 1)
+        else:
+            code = _report_bug(error)
     except Exception as error:
         if state.debug:
             raise
         code = _report_bug(error)
     _leave(int(code))
+
+
+def _can_write(descriptor: int) -> bool:
+    return fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
 
 
 def _report_bug(error: Exception) -> int:
@@ -153,9 +161,7 @@ def _leave(code: int) -> None:
     """Exit without Python's complaint when stdout is closed already."""
     try:
         sys.stdout.flush()
-    except (BrokenPipeError, ValueError):
-        import os
-
+    except (OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = code or 141
     sys.exit(code)

@@ -120,6 +120,6 @@ def kept(ctx: click.Context) -> Iterable[tuple[str, str]]:
 
     settings = State(quiet=True).settings()
     if (data_dir() / "cache.db").exists():
-        with closing(open_answers(settings)) as answers:
+        with closing(open_answers(settings, for_reading=True)) as answers:
             yield from ((entry.id, " ".join(entry.prompt.split())) for entry in answers.entries(MOST))
     yield from ((entry.id, entry.model) for entry in list_prefixes(settings, MOST))

@@ -40,6 +40,7 @@ def list_(state: State, as_json: bool) -> None:
                 "this machine" if row["local"] else row["region"] or "elsewhere",
                 _price(row["price_in"], row["price_out"], row["currency"]),
                 f"{row['context']:,} tokens" if row["context"] else "",
+                "goes on" if row["continues"] else "",
                 f"{row['tokens_per_s']:.0f} tokens/s" if row["tokens_per_s"] else "",
                 row["resting"],
             )
@@ -64,6 +65,9 @@ def list_(state: State, as_json: bool) -> None:
 @click.option("--region", help="Where it computes.")
 @click.option("--replica", "replicas", multiple=True, metavar="URL", help="One more address (repeatable).")
 @click.option("--context", type=Whole(1), help="Tokens of context, if it does not tell.")
+@click.option(
+    "--continues", is_flag=True, help="It goes on with a message that was begun, and may not say so."
+)
 @click.option("--local", is_flag=True, help="It computes on this machine (an ssh tunnel does not).")
 @click.pass_obj
 def add(
@@ -87,7 +91,7 @@ def add(
 
     from .pool_findings import uncounted
 
-    settings = state.settings()
+    settings = state.settings(may_be_new=True)
     _check_name(name, settings)
     fields: dict[str, Any] = {"name": name, "url": url, "model": model or ""}
     if key is not None:
@@ -202,6 +206,7 @@ def _facts(entry: PoolEntry, learnt: Any) -> dict[str, Any]:
         "price_out": entry.price_out,
         "currency": entry.currency,
         "context": entry.context or learnt.get("context", 0),
+        "continues": entry.may_continue,
         "tokens_per_s": decode[len(decode) // 2] if decode else 0.0,
         "resting": resting[0] if resting else "",
     }

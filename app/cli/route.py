@@ -105,7 +105,7 @@ def evaluate(state: State, as_json: bool) -> None:
     """Say how well the estimates of quality do on your own verdicts."""
     from ..teaching import eval_now
 
-    result = eval_now(state.outcomes())
+    result = eval_now(state.outcomes(for_reading=True))
     if as_json:
         print_json(result)
         return

@@ -55,13 +55,15 @@ class State:
     open_gateway: OpenGateway = open_gateway_quietly
     _warned_of: set[str] = field(default_factory=set)
 
-    def settings(self, **flags: Any) -> Settings:
-        """The settings under the flags of this run, by dotted key with `__` for the dot."""
+    def settings(self, *, may_be_new: bool = False, **flags: Any) -> Settings:
+        """The settings under the flags of this run, by dotted key with `__` for the dot. The file
+        `may_be_new` to commands that make it.
+        """
         from edgecloud.config.loading import load
         from edgecloud.config.sources import stray_variables
 
         overrides = {key.replace("__", "."): value for key, value in flags.items()}
-        settings = load({"offline": True if self.offline else None, **overrides})
+        settings = load({"offline": True if self.offline else None, **overrides}, may_be_new=may_be_new)
         for name in stray_variables():
             if name not in self._warned_of and not self.quiet:
                 self._warned_of.add(name)
@@ -69,31 +71,33 @@ class State:
         return settings
 
     def ledger(self) -> Ledger:
-        """What was asked of whom and what it cost."""
+        """What was asked of whom and what it cost; where it can't be written, what writes to it raises."""
         from edgecloud.folders import data_dir
 
         from ...router.ledger import Ledger
 
         self.settings()  # what is wrong with them is told by every command
-        return Ledger(data_dir() / "edgecloud.db")
+        return Ledger(data_dir() / "edgecloud.db", for_reading=True)
 
-    def outcomes(self) -> Outcomes:
+    def outcomes(self, *, for_reading: bool = False) -> Outcomes:
         """What the user thought of answers."""
         from ..databases import open_outcomes
 
-        return open_outcomes(self.settings())
+        return open_outcomes(self.settings(), for_reading=for_reading)
 
-    def history(self) -> History:
-        """The user's history, with what crashed processes left put right, unless another program writes."""
+    def history(self, *, for_reading: bool = True) -> History:
+        """The user's history, with what crashed processes left put right, unless another program writes, or
+        nobody can and it is `for_reading`.
+        """
         from edgecloud.folders import data_dir
-        from edgecloud.storage import DatabaseLocked
+        from edgecloud.storage import DatabaseLocked, ReadOnly
 
         from ..history import History
 
         self.settings()  # what is wrong with them is told by every command
-        history = History(data_dir() / "edgecloud.db")
+        history = History(data_dir() / "edgecloud.db", for_reading=for_reading)
         history.wait_at_most(RECOVER_S)
-        with suppress(DatabaseLocked):
+        with suppress(DatabaseLocked, ReadOnly):
             history.recover()
         history.wait_at_most(None)
         return history
@@ -102,14 +106,15 @@ class State:
 def fill_closed_streams() -> None:
     """Give a process that was started without stdin, stdout or stderr the null device in their place.
 
-    Else the next file opened gets that number, and what is printed is written into it: a database, say.
+    Else the next file opened gets that number, and what is printed is written into it: a database, say. What
+    is printed to a stdout that was closed is lost, so that writing fails, as it does where a disk is full.
     """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+            os.open(os.devnull, os.O_RDONLY if descriptor == 1 else os.O_RDWR)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 

@@ -44,17 +44,17 @@ class Origin:
         return given.where_is((*given.key, str(index), field))
 
 
-def load(overrides: Mapping[str, Any] | None = None) -> Settings:
+def load(overrides: Mapping[str, Any] | None = None, *, may_be_new: bool = False) -> Settings:
     """The settings of this run. `overrides` are flags by dotted key; a None among them was not given.
 
-    Raises `ConfigError`.
+    Raises `ConfigError`, also where `EDGECLOUD_CONFIG` names no file, unless that `may_be_new`.
     """
-    return build(assignments_of(overrides or {}))
+    return build(assignments_of(overrides or {}, may_be_new=may_be_new))
 
 
-def origins(overrides: Mapping[str, Any] | None = None) -> tuple[Origin, ...]:
-    """Every setting with where its value came from. Raises `ConfigError`."""
-    assignments = assignments_of(overrides or {})
+def origins(overrides: Mapping[str, Any] | None = None, *, may_be_new: bool = False) -> tuple[Origin, ...]:
+    """Every setting with where its value came from. Raises as `load` does."""
+    assignments = assignments_of(overrides or {}, may_be_new=may_be_new)
     settings = build(assignments)
     given = {assignment.key: assignment for assignment in assignments}
     rows = []

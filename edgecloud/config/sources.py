@@ -26,9 +26,16 @@ from .keys import close_to, field_of
 ENV_PREFIX = "EDGECLOUD_"
 
 
-def assignments_of(overrides: Mapping[str, Any]) -> list[Assignment]:
-    """Everything that was given, the strongest last."""
+def assignments_of(overrides: Mapping[str, Any], *, may_be_new: bool = False) -> list[Assignment]:
+    """Everything that was given, the strongest last. A file that `EDGECLOUD_CONFIG` names must be there,
+    unless it `may_be_new`: with a name misspelt, budgets and privacy rules would be gone without a word.
+    """
     path = config_path()
+    if os.environ.get("EDGECLOUD_CONFIG") and not may_be_new and not path.exists():
+        raise ConfigError(
+            f"EDGECLOUD_CONFIG names {path}, which isn't there: correct it, or make the file with "
+            "`edgecloud config edit`."
+        )
     text = read_text(path)
     document = parse(text, path)
     flags = [

@@ -11,7 +11,11 @@ COMMAND = (sys.executable, "-m", "edgecloud")
 
 
 def environment(home: Path, **extra: str) -> dict[str, str]:
-    """This process's environment with edgecloud's folders under `home` and one thread for the model."""
+    """This process's environment with edgecloud's folders under `home` and one thread for the model; there is
+    a settings file, with nothing in it where nobody has written one.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "config.toml").touch()
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(("EDGECLOUD_", "_EDGE"))
     }

@@ -134,6 +134,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             monkeypatch.delenv(name)
     monkeypatch.setenv("EDGECLOUD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").touch()
     monkeypatch.setenv("EDGECLOUD_RUNTIME", str(tmp_path / "run"))
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")

@@ -154,7 +154,7 @@ def test_what_is_there_and_wrong_is_not_set(
     assert (done.returncode, done.stdout) == (2, b"")
     assert part in done.stderr.decode()
     assert done.stderr.count(b"\n") == 1
-    assert not (tmp_path / "config.toml").exists()
+    assert (tmp_path / "config.toml").read_text() == ""
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,10 @@ def test_what_is_not_there_yet_is_set_with_a_warning(tmp_path: Path, key: str, v
 
 
 def test_edit_begins_with_every_default_as_a_comment(tmp_path: Path) -> None:
-    done = edgecloud(tmp_path, "config", "edit", EDITOR="sed -i 's/^# port = 8484/port = 9/'")
+    file = tmp_path / "new.toml"
+    sed = "sed -i 's/^# port = 8484/port = 9/'"
+    done = edgecloud(tmp_path, "config", "edit", EDITOR=sed, EDGECLOUD_CONFIG=str(file))
 
-    file = tmp_path / "config.toml"
     assert done.returncode == 0, done.stderr
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     written = tomllib.loads(file.read_text())
@@ -190,7 +191,8 @@ def test_edit_begins_with_every_default_as_a_comment(tmp_path: Path) -> None:
 
 
 def test_edit_checks_what_was_written(tmp_path: Path) -> None:
-    done = edgecloud(tmp_path, "config", "edit", EDITOR="sed -i 's/^# port = 8484/port = -9/'")
+    sed, file = "sed -i 's/^# port = 8484/port = -9/'", str(tmp_path / "new.toml")
+    done = edgecloud(tmp_path, "config", "edit", EDITOR=sed, EDGECLOUD_CONFIG=file)
 
     assert done.returncode == 2
     assert b"server.port must be greater than or equal to 0" in done.stderr
@@ -221,3 +223,27 @@ def test_a_table_that_is_none_is_told_with_an_example(tmp_path: Path, value: str
 def test_a_file_that_cannot_be_written_is_no_wrong_usage(tmp_path: Path) -> None:
     done = edgecloud(tmp_path, "config", "set", "server.port", "1", EDGECLOUD_CONFIG="/proc/no/config.toml")
     assert (done.returncode, b"cannot be written" in done.stderr) == (1, True)
+
+
+def test_a_file_that_was_named_and_is_not_there_is_no_set_of_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "cofnig.toml"
+    named = {"EDGECLOUD_CONFIG": str(file)}
+    told = f"EDGECLOUD_CONFIG names {file}, which isn't there: correct it"
+    for command in (["ask", "hi"], ["serve"], ["config", "show"], ["stats"], ["pool", "list"]):
+        done = edgecloud(tmp_path, *command, **named)
+        assert (done.returncode, done.stdout) == (2, b""), command
+        assert told in done.stderr.decode()
+    doctor = edgecloud(tmp_path, "doctor", **named)
+    assert (doctor.returncode, doctor.stderr) == (1, b"")
+    assert told in doctor.stdout.decode()
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    "command", [["config", "set", "server.port", "9"], ["pool", "add", "x", "http://x/v1", "--model", "m"]]
+)
+def test_what_writes_settings_makes_the_file_that_was_named(tmp_path: Path, command: list[str]) -> None:
+    file = tmp_path / "new" / "config.toml"
+    done = edgecloud(tmp_path, *command, EDGECLOUD_CONFIG=str(file))
+    assert done.returncode == 0, done.stderr
+    assert tomllib.loads(file.read_text())

@@ -246,6 +246,15 @@ def test_a_closed_reader_is_code_141(tmp_path: Path, arguments: str) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize("arguments", ["config path", "doctor --json", "--help", "--version", "history"])
+def test_what_is_printed_to_a_closed_stdout_is_no_success(tmp_path: Path, arguments: str) -> None:
+    script = f"{' '.join(COMMAND)} {arguments} >&-"
+
+    done = subprocess.run(["bash", "-c", script], capture_output=True, env=environment(tmp_path))
+    told = b"" if arguments == "history" else b"edgecloud: The output goes nowhere: stdout is closed.\n"
+    assert (done.returncode, done.stderr) == (1 if told else 0, told)
+
+
 @pytest.mark.parametrize(
     "arguments", [["config", "show"], ["history", "list"], ["history", "show"], ["--help"]]
 )

@@ -19,6 +19,7 @@ from tests.ground.gguf_files import write_gguf
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EDGECLOUD_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").touch()
     return tmp_path
 
 

@@ -15,7 +15,7 @@ from edgecloud.app.cli.main import edgecloud
 from edgecloud.app.cli.pool_findings import pool_findings
 from edgecloud.app.cli.pool_test import Finding
 from edgecloud.app.cli.shell import State
-from edgecloud.config.editing import set_value
+from edgecloud.config.editing import pool_entry, set_value
 from edgecloud.config.loading import load
 from edgecloud.errors import BadRequest, ConfigError, NotFound, UpstreamError
 from edgecloud.pool.client import RemoteEngine
@@ -30,6 +30,7 @@ from tests.support.live import Live, live_server
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EDGECLOUD_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").touch()
     monkeypatch.setenv("EDGECLOUD_RUNTIME", str(tmp_path / "run"))
     return tmp_path
 
@@ -53,7 +54,7 @@ def test_a_server_is_added_with_everything_that_was_said(home: Path) -> None:
     pool(
         *("add", "big", "https://api.example.com/v1", "--model", "big-1", "--key", "env:BIG_KEY"),
         *("--price-in", "0.5", "--price-out", "2", "--currency", "EUR", "--region", "eu"),
-        *("--replica", "https://b.example.com/v1", "--context", "32768"),
+        *("--replica", "https://b.example.com/v1", "--context", "32768", "--continues"),
     )
     text = config.read_text()
     assert "# mine" in text
@@ -61,7 +62,7 @@ def test_a_server_is_added_with_everything_that_was_said(home: Path) -> None:
     assert "env:BIG_KEY" in text
     (entry,) = load().pool
     assert [replica.url for replica in entry.replicas] == ["https://b.example.com/v1"]
-    assert (entry.context, entry.currency, entry.region) == (32768, "EUR", "eu")
+    assert (entry.context, entry.currency, entry.region, entry.continues) == (32768, "EUR", "eu", True)
 
 
 def test_a_key_that_is_not_there_yet_stops_only_what_needs_it() -> None:
@@ -113,7 +114,7 @@ def test_servers_come_and_go(home: Path, before: str) -> None:
 def test_a_key_in_the_open_is_refused(home: Path) -> None:
     with pytest.raises(BadRequest, match="history"):
         pool("add", "box", "http://box:8000/v1", "--model", "m", "--key", "sk-123")
-    assert not (home / "config.toml").exists()
+    assert (home / "config.toml").read_text() == ""
 
 
 def test_without_a_model_the_only_one_is_taken_and_a_choice_is_shown(server: Live) -> None:
@@ -136,6 +137,21 @@ def test_testing_asks_every_address_and_remembers_its_context(server: Live) -> N
     assert "refused the connection" in findings[1]["detail"]
     (row,) = json.loads(pool("list", "--json").stdout)
     assert row["context"] == 4096
+
+
+def test_who_goes_on_with_a_message_that_was_begun_is_listed_and_tested(server: Live) -> None:
+    for name, *options in (("plain", "--price-in", "1"), ("able", "--price-in", "1", "--continues")):
+        pool("add", name, f"{server.url}/v1", "--model", "tiny", *options)
+    assert [row["continues"] for row in json.loads(pool("list", "--json").stdout)] == [False, True]
+    assert ["goes on" in line for line in pool("list").stdout.splitlines()] == [False, True]
+    assert [each["continues"] for each in json.loads(pool("test", "--json").stdout)] == [False, True]
+
+
+def test_an_entry_that_can_and_cannot_continue_is_refused() -> None:
+    entry = {"name": "big", "url": "http://b/v1", "model": "b-1", "continues": True}
+    assert pool_entry({**entry, "lacks": ["tools"]}).may_continue
+    with pytest.raises(ConfigError, match="continues must be false where lacks says continue_final"):
+        pool_entry({**entry, "lacks": ["tools", "continue_final"]})
 
 
 def test_an_address_that_passed_the_test_rests_no_longer(server: Live) -> None:
@@ -167,7 +183,7 @@ def test_what_can_be_no_server_is_not_added(home: Path, arguments: tuple[str, ..
         pool("add", "box", *arguments, "--model", "m")
 
     assert refused.value.message.startswith(complaint)
-    assert not (home / "config.toml").exists()
+    assert (home / "config.toml").read_text() == ""
 
 
 def test_prices_that_cannot_be_counted_are_told_when_they_are_added_and_by_the_doctor(server: Live) -> None:

@@ -24,6 +24,7 @@ from tests.router.learning_rows import DIMENSIONS, FINGERPRINT, HARD, SMALL, mak
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EDGECLOUD_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").touch()
     monkeypatch.setenv("EDGECLOUD_RUNTIME", str(tmp_path / "run"))
     monkeypatch.setattr("edgecloud.app.teaching.load_shipped", make_quality)
     return tmp_path

@@ -53,6 +53,7 @@ class House:
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
     monkeypatch.setenv("EDGECLOUD_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").touch()
     monkeypatch.setenv("EDGECLOUD_RUNTIME", str(tmp_path / "run"))
     return House(tmp_path)
 

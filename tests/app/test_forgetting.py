@@ -57,6 +57,7 @@ def clock() -> Clock:
 def history(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
     monkeypatch.setenv("EDGECLOUD_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").touch()
     (tmp_path / "data").mkdir()
     history = History(tmp_path / "data" / "edgecloud.db", clock=clock)
     yield history

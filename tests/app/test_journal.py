@@ -414,6 +414,7 @@ async def test_a_chat_that_grows_too_old_under_a_running_program_goes(
 ) -> None:
     monkeypatch.setenv("EDGECLOUD_HOME", str(tmp_path))
     monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").touch()
     monkeypatch.setattr(journal_module, "TIDY_S", 0.01)
     gateway = build_gateway(Settings(history=HistorySettings(retention_days=7)))
     assert gateway.journal is not None

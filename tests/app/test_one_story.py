@@ -403,6 +403,7 @@ def by_command(house: House, *, stream: bool) -> Telling:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EDGECLOUD_HOME", str(tmp_path))
     monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").touch()
     monkeypatch.setenv("EDGECLOUD_RUNTIME", str(tmp_path / "run"))
     monkeypatch.setattr(routing, "HedgeBudget", lambda share: HedgeBudget(5 * share))
     return tmp_path

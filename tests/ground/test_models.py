@@ -36,6 +36,7 @@ REPO = "someone/Tiny-GGUF"
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EDGECLOUD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").touch()
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setattr(hub, "RETRY_S", 0.0)
     return tmp_path / "home"

@@ -13,6 +13,7 @@ from edgecloud.errors import ConfigError
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").touch()
     return tmp_path / "config.toml"
 
 

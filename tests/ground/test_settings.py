@@ -28,6 +28,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if name.startswith("EDGECLOUD_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "etc" / "config.toml"))
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "config.toml").touch()
     return tmp_path / "etc" / "config.toml"
 
 

@@ -78,6 +78,8 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_on_wheel(unpacked: Path, elsewhere: Path, tmp_path: Path) -> Run:
     """Run a Python command line against the unpacked wheel, from another folder, in an empty home."""
 
+    (tmp_path / "config.toml").touch()
+
     def run(*arguments: str, path: Path = unpacked, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, *arguments],

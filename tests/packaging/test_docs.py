@@ -55,6 +55,7 @@ def test_the_configuration_page_has_every_setting_with_its_default(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").touch()
     expected: dict[str, Any] = {each.key: each.value for each in origins() if each.key != "pool"}
     for name, field in PoolEntry.model_fields.items():
         expected[f"pool.{name}"] = None if field.is_required() else plain(field.default)

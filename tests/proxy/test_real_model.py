@@ -23,6 +23,7 @@ COLOURS: Any = [{"role": "user", "content": "Name three colours."}]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     folder: Path = tmp_path_factory.mktemp("serve")
+    (folder / "config.toml").touch()
     environment = {
         "EDGECLOUD_CONFIG": str(folder / "config.toml"),
         "EDGECLOUD_HOME": str(folder / "home"),

@@ -27,6 +27,7 @@ from tests.support.requests import chat, client, frames
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGECLOUD_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").touch()
     monkeypatch.setenv("EDGECLOUD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("EDGECLOUD_RUNTIME", str(tmp_path / "run"))
 

@@ -182,12 +182,27 @@ def test_the_server_answers_where_nothing_can_be_written(broken_home: House) -> 
     assert server.wait() == 0
 
 
+@pytest.mark.parametrize("broken_home", ["full"], indirect=True)
 @pytest.mark.parametrize("command", [["history", "list"], ["history", "show"], ["ask", "-c", "more"]])
 def test_what_needs_the_history_says_why_it_cannot(broken_home: House, command: list[str]) -> None:
     done = broken_home.run(*command)
     assert done.returncode == 1
     assert done.stdout == b""
     one_sentence(done)
+
+
+def test_a_read_only_disk_is_read(home: House) -> None:
+    data = home.home / "data"
+    reading = (["history", "list"], ["history", "show"], ["stats"], ["why"], ["cache", "list"])
+    with mounted(data, "size=20m,mode=700"):
+        assert home.run("ask", "Say hello.", *SHORT).returncode == 0
+        told = [home.run(*command).stdout for command in reading]
+        subprocess.run(["mount", "-o", "remount,ro", str(data)], check=True)
+        for command, before in zip(reading, told, strict=True):
+            done = home.run(*command)
+            assert (done.returncode, done.stdout, done.stderr) == (0, before, b""), command
+        one_sentence(home.run("history", "rm", "--all", "--yes"))
+        home.close()
 
 
 def test_doctor_names_what_is_broken(broken_home: House) -> None:
