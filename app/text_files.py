@@ -22,6 +22,13 @@ def read_text(name: str) -> str:
         raise BadRequest(f"{name} cannot be read: {error.strerror or error}.") from error
 
 
+def paths_of(name: Path | str) -> tuple[str, ...]:
+    """The absolute path of a file as it was named, and that where links lead from there if it is another: a
+    rule on files may mean either.
+    """
+    return tuple(dict.fromkeys((os.path.abspath(name), os.path.realpath(name))))
+
+
 def read_bounded(file: BinaryIO, name: str) -> bytes:
     """All of a file of a reasonable size. Raises `BadRequest` for more."""
     data = file.read(MAX_BYTES + 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -139,6 +138,7 @@ def ask(
     git diff | edgecloud ask "write a commit message"
     edgecloud ask -f notes.txt "what is missing?" --json
     """
+    from ..text_files import paths_of
     from .answer import answer
     from .ending import Interrupted, exit_code
     from .prompt import gather_prompt
@@ -171,7 +171,7 @@ def ask(
             private=private,
             fresh=fresh,
             journal=not no_history,
-            files=tuple(os.path.abspath(name) for name in files if name != "-"),
+            files=tuple(path for name in files if name != "-" for path in paths_of(name)),
             parent_id=parent_id,
             chat_id=chat_id,
             door="ask",

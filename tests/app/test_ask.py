@@ -252,6 +252,16 @@ def test_files_come_under_their_names(ask: Ask, tmp_path: Path) -> None:
     )
 
 
+def test_files_are_told_to_the_rules_of_privacy_with_what_links_lead_to(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "clients").mkdir()
+    (tmp_path / "clients" / "a.txt").write_text("alpha")
+    (tmp_path / "a.txt").symlink_to("clients/a.txt")
+    gate = answering("ok")
+
+    ask(gate, "sum up", "-f", str(tmp_path / "a.txt"))
+    assert gate.requests[0].files == (f"{tmp_path}/a.txt", f"{tmp_path}/clients/a.txt")
+
+
 def test_a_pipe_that_stays_silent_does_not_hang_a_prompt(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     monkeypatch.setattr("edgecloud.app.cli.prompt.GRACE_S", 0.01)

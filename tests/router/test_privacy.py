@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,12 +211,29 @@ def test_rules_and_paths_of_ones_own_bind() -> None:
         ("~/.ssh/**", "~/.ssh/id", True),
         ("~/.ssh/**", "C:\\Users\\me\\.ssh\\id", True),
         ("~/.ssh/**", "/srv/.ssh/id", False),
+        ("clients/", "/srv/clients/a/b", True),
+        ("clients/*.md", "clients/a.md", True),
+        ("clients/", "/srv/our_clients/a", False),
         ("a?c", "abc", True),
         ("a.c", "abc", False),
     ],
 )
 def test_a_glob_means_what_shells_mean(glob: str, path: str, meant: bool) -> None:
     assert is_meant(path, (glob,)) is meant
+
+
+def test_home_is_wherever_it_is_and_where_its_links_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "home").symlink_to("real")
+    monkeypatch.setenv("HOME", f"{tmp_path}/home")
+
+    assert is_meant(f"{tmp_path}/home/clients/a.txt", ("~/clients/",))
+    assert is_meant(f"{tmp_path}/real/clients/a.txt", ("~/clients/",))
+    assert not is_meant(f"{tmp_path}/other/clients/a.txt", ("~/clients/",))
+    monkeypatch.setenv("HOME", f"{tmp_path}/other")
+    assert is_meant(f"{tmp_path}/other/clients/a.txt", ("~/clients/",))
 
 
 def test_labels_may_be_let_go_one_by_one_or_by_family() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from edgecloud.errors import BadRequest
 from edgecloud.folders import expanded
 
-from ...text_files import read_text
+from ...text_files import paths_of, read_text
 
 MAX_IMAGE_BYTES = 8 * 2**20
 
@@ -40,7 +40,7 @@ _IMAGE_TYPES = {
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """What is sent: the text with the files' texts after it, and images as data URIs. `files` are the
-    absolute paths of all of them.
+    absolute paths of all of them, and of what links among them lead to.
     """
 
     text: str
@@ -70,7 +70,7 @@ def gather(typed: str) -> Prompt:
             )
         else:
             parts.append(f"--- {path.name} ---\n{read_text(str(path))}".rstrip("\n"))
-    return Prompt("\n\n".join(parts), tuple(images), tuple(str(path.absolute()) for path in paths))
+    return Prompt("\n\n".join(parts), tuple(images), tuple(each for path in paths for each in paths_of(path)))
 
 
 def mentioned(typed: str) -> list[Path]:

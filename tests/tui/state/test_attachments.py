@@ -88,6 +88,14 @@ def test_the_paths_of_all_files_go_along_for_the_rules_of_privacy(tmp_path: Path
     assert gather(f"@{tmp_path}/a.txt @{tmp_path}/b.txt").files == (f"{tmp_path}/a.txt", f"{tmp_path}/b.txt")
 
 
+def test_a_link_goes_along_with_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "clients").mkdir()
+    (tmp_path / "clients" / "a.txt").write_text("x")
+    (tmp_path / "a.txt").symlink_to("clients/a.txt")
+
+    assert gather(f"@{tmp_path}/a.txt").files == (f"{tmp_path}/a.txt", f"{tmp_path}/clients/a.txt")
+
+
 def test_a_file_that_is_no_text_is_refused_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(b"\0\xff\xfe\x00")
