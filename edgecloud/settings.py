@@ -356,3 +356,9 @@ class Settings(Section):
     privacy: PrivacySettings = PrivacySettings()
     pool: tuple[PoolEntry, ...] = ()
     pool_server: PoolServerSettings = PoolServerSettings()
+
+    def meant(self, name: str) -> str:
+        """What is asked for by a name: what its alias leads to, through others if need be."""
+        for _ in self.aliases:
+            name = self.aliases.get(name, name)
+        return name

@@ -135,7 +135,7 @@ def _memory(settings: Settings) -> str:
     from ...local_engine.fit import available_memory, plan_memory, room
 
     available = available_memory()
-    if any(entry.name == settings.model for entry in settings.pool):
+    if any(entry.name == settings.meant(settings.model) for entry in settings.pool):
         return f"{megabytes(available)} are free"
     try:
         file = resolve(settings.model, settings)

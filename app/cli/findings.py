@@ -27,7 +27,7 @@ def model(settings: Settings) -> str:
     """The model that `auto` means."""
     from edgecloud.models import resolve
 
-    pool = next((entry for entry in settings.pool if entry.name == settings.model), None)
+    pool = next((entry for entry in settings.pool if entry.name == settings.meant(settings.model)), None)
     if pool is not None:
         if settings.offline and not pool.local:
             raise NoPermittedRoute(
@@ -132,7 +132,7 @@ def aliases(settings: Settings) -> str:
     pools = {entry.name for entry in settings.pool}
     for alias, name in settings.aliases.items():
         try:
-            if name not in pools:
+            if settings.meant(name) not in pools:
                 resolve(name, settings)
         except NotFound as error:
             raise NotFound(f"The alias {alias} leads nowhere: {error.message}") from None

@@ -131,7 +131,7 @@ def default(state: State, name: str | None) -> None:
     if name is None:
         print_text(settings.model)
         return
-    if any(entry.name == name for entry in settings.pool):
+    if any(entry.name == settings.meant(name) for entry in settings.pool):
         set_value("model", name)
         note(f"{name} is now the default model.")
         return

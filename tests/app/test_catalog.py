@@ -50,6 +50,18 @@ async def test_auto_a_name_and_an_alias_are_one_engine() -> None:
     assert engines[0] is engines[1] is engines[2]
 
 
+async def test_an_alias_of_an_alias_means_what_that_leads_to() -> None:
+    far = PoolEntry(name="far", url="http://127.0.0.1:1/v1", model="big")
+    aliases = {"gpt": "best", "best": "far", "tiny": "small", "small": "smollm2"}
+    catalog = Catalog(make_settings(aliases=aliases, model="gpt", pool=(far,)))
+    cards = {card.id: card.aliases for card in await catalog.cards()}
+
+    assert [catalog.pool(name) for name in ("auto", "gpt", "best", "far")] == [far] * 4
+    assert (await catalog.engine("gpt", listed_only=True)).name == "far"
+    assert (cards["far"], cards["smollm2"]) == (("gpt", "best"), ("tiny", "small"))
+    await catalog.aclose()
+
+
 @pytest.mark.parametrize("name", [str(STARTER), "hf:owner/repo:Q4_0", "../x.gguf", "nobody", ""])
 async def test_over_http_only_listed_names_are_models(name: str) -> None:
     with pytest.raises(ModelNotFound):
