@@ -15,8 +15,8 @@ from edgecloud.http.asgi import ASGIApp, Receive, Scope, Send
 from edgecloud.http.call import call_of
 from edgecloud.http.problem import send_problem
 
-# A monitor that asks whether the process lives has no key. Nothing but these.
-LIVENESS = frozenset({"/health", "/health/", "/health/live", "/health/ready", "/v1/health"})
+# A monitor that asks whether the process lives has no key, nor has a browser. Nothing but these.
+LIVENESS = frozenset({"/", "/health", "/health/", "/health/live", "/health/ready", "/v1/health"})
 
 
 def tenant_of(key: bytes) -> str:

@@ -15,8 +15,16 @@ from edgecloud.http.routes import add_route
 from edgecloud.types import Health
 
 
+RUNNING = """edgecloud is running. The base URL for clients is this address with /v1 behind it.
+
+/v1/models     the models that can be asked for
+/openapi.json  every route
+/health        whether it can answer now
+"""
+
+
 class OperatorRoutes:
-    """Health (no key needed), `/version`, `/load` and `/metrics`. `health` says whether answers can be had
+    """`/` and health (no key needed), `/version`, `/load` and `/metrics`. `health` says whether answers can be had
     now, `is_alive` whether the process can still recover by itself: where it can't, it should be restarted.
     """
 
@@ -32,6 +40,7 @@ class OperatorRoutes:
 
     def add_to(self, app: FastAPI, *, metrics: bool) -> None:
         """Register the routes; `metrics` false leaves `/metrics` out."""
+        add_route(app, "GET", "/", self.root)
         for path in ("/health", "/health/", "/health/ready", "/v1/health"):
             add_route(app, "GET", path, self.ready)
         add_route(app, "GET", "/health/live", self.live)
@@ -39,6 +48,10 @@ class OperatorRoutes:
         add_route(app, "GET", "/load", self.load)
         if metrics:
             add_route(app, "GET", "/metrics", self.metrics)
+
+    async def root(self, http: Request) -> Response:
+        """What a person sees who opens the address in a browser. It tells nothing that needs a key."""
+        return Response(RUNNING, media_type="text/plain")
 
     async def live(self, http: Request) -> Response:
         """The process runs, and does its work or could."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from starlette.routing import Route
 
 from edgecloud.app.proxy.app import create_app
 from edgecloud.http.keys import LIVENESS, tenant_of
+from edgecloud.http.operations import RUNNING
 from edgecloud.metrics import Metrics
 from edgecloud.settings import ServerSettings, Settings
 from tests.support.fake_engine import FakeEngine
@@ -47,13 +49,24 @@ def test_a_key_opens_the_door(serve: Serve, headers: dict[str, Any], status: int
 # cases: C001, C002
 def test_liveness_is_public_and_nothing_else(serve: Serve) -> None:
     with client(serve(api_keys=("right",)).url) as http:
-        for path in sorted(LIVENESS):
+        for path in sorted(LIVENESS - {"/"}):
             answer = http.get(path)
             assert answer.status_code == 200
             assert len(answer.content) < 200
             assert answer.json()["status"] == "ok"
         for path in ("/v1/models/", "/health/x", "//health", "/HEALTH", "/metrics", "/openapi.json", "/docs"):
-            assert http.get(path).status_code == 401
+            assert http.get(f"{http.base_url}{path}").status_code == 401, path
+
+
+def test_a_browser_at_the_address_is_told_what_is_there_and_nothing_else(serve: Serve) -> None:
+    with client(serve(api_keys=("right",)).url) as http:
+        answer = http.get("/")
+        named = re.findall("^/[^ ]+", answer.text, re.MULTILINE)
+        found = [http.get(path, headers={"x-api-key": "right"}).status_code for path in named]
+
+    assert (answer.status_code, answer.text) == (200, RUNNING)
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert (len(named), set(found)) == (3, {200})
 
 
 # cases: C134
