@@ -14,7 +14,6 @@ from edgecloud.http.responses import json_response
 from edgecloud.http.routes import add_route
 from edgecloud.types import Health
 
-
 RUNNING = """edgecloud is running. The base URL for clients is this address with /v1 behind it.
 
 /v1/models     the models that can be asked for
@@ -24,8 +23,9 @@ RUNNING = """edgecloud is running. The base URL for clients is this address with
 
 
 class OperatorRoutes:
-    """`/` and health (no key needed), `/version`, `/load` and `/metrics`. `health` says whether answers can be had
-    now, `is_alive` whether the process can still recover by itself: where it can't, it should be restarted.
+    """`/` and health (no key needed), `/version`, `/load` and `/metrics`. `health` says whether answers can
+    be had now, `is_alive` whether the process can still recover by itself: where it can't, it should be
+    restarted.
     """
 
     def __init__(
