@@ -40,9 +40,10 @@ from .books import Books
 from .circles import cutting_circles
 from .deadline import within_deadline
 from .direct import ask_alone, permit
-from .journal import Beginning, Journal, OpenTurn, Status
+from .journal import Journal, Status
 from .loading import telling_loads
 from .memory import Memory, answerer_of, nothing_kept
+from .recording import Recording
 from .run import Closing, Run
 
 if TYPE_CHECKING:
@@ -161,19 +162,19 @@ class Gateway:
         if request.door == "http" and not self.settings.server.journal:
             request = dataclasses.replace(request, journal=False)
         run = Run(request)
-        beginning, turn, notice, early = None, None, None, None
+        recording, early = Recording(run, self.journal), None
         try:
             if request.door != "http":
                 # What a person typed is kept whatever becomes of it, a wrong model name included.
-                turn, notice = await self._begun(run, self._start(request))
-            if turn is not None:
-                run.request = dataclasses.replace(request, chat_id=turn.turn.chat_id)
+                await recording.begin(request)
+                if recording.chat_id is not None:
+                    run.request = dataclasses.replace(request, chat_id=recording.chat_id)
             answer = await self._decide(run)
             early = answer.early
             if request.door == "http":
-                beginning = self._start(request)
+                recording.start(request)
                 if answer.needs_chat:
-                    (turn, notice), beginning = await self._begun(run, beginning), None
+                    await recording.begun()
             source = within_deadline(await self._source(run, answer), run)
             if request.door in ("ask", "chat"):
                 source = telling_loads(source, run)
@@ -181,24 +182,23 @@ class Gateway:
                     source = cutting_circles(source)
             async with aclosing(source) as events:
                 async for event in events:
-                    if beginning is not None:
+                    if recording.is_beginning:
                         # Nothing is shown of an answer whose question could still be lost.
-                        (turn, notice), beginning = await self._begun(run, beginning), None
+                        await recording.begun()
                     run.see(event)
                     if isinstance(event, Done):
                         continue
-                    if turn is not None:
-                        turn.add(event)
+                    recording.add(event)
                     if not isinstance(event, Start):
                         yield event
                         continue
                     if self.books is not None:
                         self.books.prepare()
                     yield dataclasses.replace(event, id=request.id, reason=run.reason, cache=run.cache)
-                    if notice is not None:
-                        yield Notice("history", f"This answer is not kept: {notice}")
+                    if recording.notice is not None:
+                        yield Notice("history", f"This answer is not kept: {recording.notice}")
             receipt = run.receipt()
-            ending = self._end(run, turn, receipt, "complete")
+            ending = self._end(run, recording, receipt, "complete")
             if request.door == "http":
                 # Nobody there waits for the books: they come when the answer is out.
                 self._aside(ending)
@@ -206,25 +206,19 @@ class Gateway:
             elif (notice := await ending) is not None:
                 # No loss so far: it is tried again, and whoever closes the gateway is told what is lost.
                 yield Notice("storage", f"The end of this answer is not kept yet: {notice}")
-            message_id = turn.turn.message_ids[0] if turn else None
-            yield Finish(run.usage, receipt, turn.turn.chat_id if turn else None, message_id)
+            yield Finish(run.usage, receipt, recording.chat_id, recording.message_id)
         except EdgeCloudError as error:
-            if beginning is not None:
-                turn, _ = await self._begun(run, beginning)
-            await self._fail(run, turn, error)
+            await self._fail(run, recording, error)
             raise
         except (asyncio.CancelledError, GeneratorExit):
-            if beginning is not None:
-                turn, _ = await self._begun(run, beginning)
+            await recording.begun()
             if not run.closed:
-                await self._end(run, turn, run.receipt(), "interrupted", wait_s=0)
+                await self._end(run, recording, run.receipt(), "interrupted", wait_s=0)
             raise
         except Exception as error:
             log.exception("request %s failed", request.id)
             failure = InternalError()
-            if beginning is not None:
-                turn, _ = await self._begun(run, beginning)
-            await self._fail(run, turn, failure)
+            await self._fail(run, recording, failure)
             raise failure from error
         finally:
             if early is not None:
@@ -357,32 +351,38 @@ class Gateway:
 
     async def _decide(self, run: Run) -> Answer:
         """Who is to answer. Raises the refusal where nobody may."""
-        request, settings = run.request, self.settings
-        run.currency = settings.budget.currency
-        if self._is_routed(request):
-            # Also where a kept answer is given or nobody may answer.
-            run.mode = settings.router.mode if request.mode == "auto" else request.mode
-            routing = self.routing
-            await routing.expect(request)
-            chat_id = await self._chat_that_pays(request)
-            admitted = await routing.admit(request, left_s=run.left_s, chat_id=chat_id)
-            if self.keys is not None:
-                await self.keys.hold(request.id, request.tenant, admitted.tokens)
-            answerers = await self._answerers(admitted.allowed)
-            early = None
-            if admitted.is_choice and not request.only_kept:
-                # A vector is computed in a thread, while the prompt is journalled and looked for. Ranking
-                # waits for the search for a kept answer: two threads take the interpreter from each other at
-                # every product and every query, and both need twice as long.
-                early = asyncio.create_task(routing.estimate(request, admitted))
-                early.add_done_callback(lambda task: task.cancelled() or task.exception())
+        run.currency = self.settings.budget.currency
+        return await (self._chosen(run) if self._is_routed(run.request) else self._meant(run))
 
-            async def answer() -> AsyncGenerator[EngineEvent, None]:
-                estimated = await early if early is not None else None
-                plan = await routing.choose(request, admitted, estimated)
-                return (await routing.execution(run, plan, run.chat_id)).events()
+    async def _chosen(self, run: Run) -> Answer:
+        """Who is allowed to answer; who of them does is chosen once no kept answer was found."""
+        request, routing = run.request, self.routing
+        # Also where a kept answer is given or nobody may answer.
+        run.mode = self.settings.router.mode if request.mode == "auto" else request.mode
+        await routing.expect(request)
+        chat_id = await self._chat_that_pays(request)
+        admitted = await routing.admit(request, left_s=run.left_s, chat_id=chat_id)
+        if self.keys is not None:
+            await self.keys.hold(request.id, request.tenant, admitted.tokens)
+        answerers = await self._answerers(admitted.allowed)
+        early = None
+        if admitted.is_choice and not request.only_kept:
+            # A vector is computed in a thread, while the prompt is journalled and looked for. Ranking waits
+            # for the search for a kept answer: two threads take the interpreter from each other at every
+            # product and every query, and both need twice as long.
+            early = asyncio.create_task(routing.estimate(request, admitted))
+            early.add_done_callback(lambda task: task.cancelled() or task.exception())
 
-            return Answer(answer, answerers, early, routing.needs_chat(admitted))
+        async def ask() -> AsyncGenerator[EngineEvent, None]:
+            estimated = await early if early is not None else None
+            plan = await routing.choose(request, admitted, estimated)
+            return (await routing.execution(run, plan, run.chat_id)).events()
+
+        return Answer(ask, answerers, early, routing.needs_chat(admitted))
+
+    async def _meant(self, run: Run) -> Answer:
+        """The one engine that can be meant, where nobody has to be paid."""
+        request = run.request
         may_lift = self._privacy is not None and request.door != "http"
         if request.private or request.files or may_lift:
             # Nobody is chosen here, but the next turn of this chat may be anybody's.
@@ -436,20 +436,6 @@ class Gateway:
         except StorageError:
             return None  # without history nobody knows what is one chat
 
-    def _start(self, request: ChatRequest) -> Beginning | None:
-        if self.journal is None or not request.journal:
-            return None
-        return self.journal.start(request)
-
-    async def _begun(self, run: Run, beginning: Beginning | None) -> tuple[OpenTurn | None, str | None]:
-        """The turn that was begun, and what to tell of it; `run` learns the chat that it is kept in."""
-        if self.journal is None or beginning is None:
-            return None, None
-        turn, notice = await self.journal.begun(beginning)
-        if turn is not None:
-            run.chat_id = turn.turn.chat_id
-        return turn, notice
-
     def _aside(self, ending: Coroutine[None, None, str | None]) -> None:
         """Write an end once the loop comes round."""
 
@@ -462,16 +448,17 @@ class Gateway:
         self._asides.add(task)
         task.add_done_callback(over)
 
-    async def _fail(self, run: Run, turn: OpenTurn | None, error: EdgeCloudError) -> None:
+    async def _fail(self, run: Run, recording: Recording, error: EdgeCloudError) -> None:
+        await recording.begun()
         run.ended(error.code or "failed")
         if not run.tried:
             run.decision = error.message
-        await self._end(run, turn, run.receipt(), "failed", error)
+        await self._end(run, recording, run.receipt(), "failed", error)
 
     async def _end(
         self,
         run: Run,
-        turn: OpenTurn | None,
+        recording: Recording,
         receipt: Receipt,
         status: Status,
         error: EdgeCloudError | None = None,
@@ -484,18 +471,13 @@ class Gateway:
             # Nobody there reads that sentence, so nobody waits for the disk; aclose does.
             wait_s = 0.0
         outcome = "ok" if status == "complete" else "interrupted" if error is None else error.code or "failed"
-        chat_id = turn.turn.chat_id if turn else run.request.chat_id
-        closing = run.closing(receipt, outcome, chat_id)
+        closing = run.closing(receipt, outcome, recording.chat_id or run.request.chat_id)
         for watch in self.watchers:
             watch(closing)
         if self._routing is not None:
             self._routing.learned(run)
         try:
-            if turn is None or self.journal is None:
-                return None
-            known = receipt if run.tried or run.cache.entry_id else None
-            sentence = error.message if error else None
-            return await self.journal.finish(turn, known, status, sentence, wait_s=wait_s)
+            return await recording.finish(receipt, status, error, wait_s=wait_s)
         finally:
             # After history, which the caller waits for: two threads at once would make that take longer.
             if self.books is not None:
