@@ -25,7 +25,7 @@ from .drafting import Drafting
 from .faults import fault_of
 from .hedging import HedgeBudget
 from .opening import Opening, race
-from .run import Run
+from .run import NEXT_IN_LINE, Run
 from .till import Till
 from .upstreams import Turn, Upstream
 
@@ -149,7 +149,7 @@ class Execution:
             self._run.reason = self._reason
             return
         why = " ".join(dict.fromkeys(self._passed)) or f"{self._first} could not be asked."
-        self._run.reason = f"next in line: {why.removesuffix('.')}"
+        self._run.reason = f"{NEXT_IN_LINE} {why.removesuffix('.')}"
 
     async def _begun(self, opening: Opening, request: ChatRequest) -> Opening | None:
         """The attempt, or a rival of it, once it has begun to answer; None if neither did in time."""

@@ -11,6 +11,7 @@ from edgecloud.wire.native import dump_record, load_record
 from ..router.decision import Decision
 from ..router.explain import explain
 from ..router.ledger.crashed import CRASHED
+from .run import NEXT_IN_LINE
 
 if TYPE_CHECKING:
     from edgecloud.engine import Engine
@@ -74,6 +75,7 @@ def request_story(ledger: Ledger, request_id: str, *, tenant: str | None = None)
         sentences.append(f"It was refused: {stored['refused']}")
     else:
         sentences += explain(load_record(Decision, stored))
+        sentences += _who_came_next(story["receipt"])
     return {**story, "decision": stored, "sentences": [*sentences, *_attempts(story)]}
 
 
@@ -95,6 +97,14 @@ def _kept_answer(receipt: dict[str, Any]) -> list[str]:
         f"Cache: {cache['verdict']}, entry {entry}; `edgecloud cache show {entry}` shows it, `--fresh` asks "
         "again.",
     ]
+
+
+def _who_came_next(receipt: dict[str, Any]) -> list[str]:
+    """That it was not the first choice that was asked last, and why: one that no budget paid for was not
+    asked at all, so no attempt tells of it.
+    """
+    reason = receipt["reason"]
+    return [f"Then it was {receipt['engine']}, {reason}."] if reason.startswith(NEXT_IN_LINE) else []
 
 
 def _attempts(story: dict[str, Any]) -> list[str]:

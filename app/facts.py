@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from edgecloud.types import ChatRequest, NamedTool
 
 from ..router.facts import Facts, Needs, Privacy, Spread
+from ..router.money import most_prompt_tokens
 from ..router.structure import gist, measure, question
 from ..router.wording import wording
 from .upstreams import Upstream
@@ -32,6 +33,7 @@ def facts_of(
     return Facts(
         request_id=request.id,
         estimated_tokens=estimated_tokens(request),
+        most_prompt_tokens=most_prompt_tokens(request),
         output_tokens=_expected(request, upstreams),
         max_tokens=request.max_tokens,
         num_choices=request.n,

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from ..router.decision import Decision
     from ..router.ledger import Precedent
 
+NEXT_IN_LINE = "next in line:"
+"""How the reason begins where it is not the first choice that answers."""
+
 _NANO = 1e9
 
 

@@ -118,7 +118,8 @@ class Facts:
     `fingerprint`, None where there is none. `deadline_s` is what is left of it, in seconds. `covers`
     are the engines that the asked model name means, None for all (`auto`). `words` are hashes of the
     question's words, for estimates; they are kept nowhere. `precedent` is the engine that was first for a
-    question like it, if one was.
+    question like it, if one was. `most_prompt_tokens` are more than any tokenizer makes of the prompt: what
+    money is set aside for.
     """
 
     request_id: str
@@ -140,6 +141,7 @@ class Facts:
     fingerprint: str = ""
     words: tuple[int, ...] = field(default=(), repr=False)
     precedent: str | None = None
+    most_prompt_tokens: int = 0
 
     def prompt_tokens(self, engine: str) -> int:
         """Tokens of the prompt for this engine, estimated where they could not be counted."""

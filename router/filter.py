@@ -12,11 +12,11 @@ import math
 from collections.abc import Callable
 
 from edgecloud.settings import Settings
-from edgecloud.units import money
+from edgecloud.units import count, money
 
 from .decision import Allowed, FilterName, RankMode, Removed
 from .facts import Facts
-from .spending import worst_cost
+from .spending import longest_answer, worst_cost
 from .timing import whole_answer
 from .world import EngineView, World
 
@@ -167,9 +167,11 @@ def _money(facts: Facts, view: EngineView, world: World, settings: Settings) -> 
         return "currency", f"has prices in {view.currency}, for which budget.rates has no rate"
     for budget in world.budgets:
         if cost > budget.left:
+            tokens = longest_answer(facts, view, world, budget.left)
             return "budget", (
                 f"may cost {money(cost)} {world.currency} and the {budget.scope}'s budget of "
                 f"{money(budget.limit)} has {money(max(budget.left, 0.0))} left"
+                + (f", enough for an answer of {count(tokens, 'token')}" if tokens else "")
             )
     return None
 

@@ -18,6 +18,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from edgecloud.app.books import Books
+from edgecloud.app.explaining import request_story
 from edgecloud.app.gateway import Gateway
 from edgecloud.errors import (
     BadRequest,
@@ -143,6 +144,7 @@ async def test_receipt_ledger_and_decision_tell_one_story(tmp_path: Path) -> Non
     decision = ledger.decision(receipt.id)
     assert decision is not None
     assert [each["engine"] for each in decision["candidates"]] == ["big", "dear"]
+    assert "Then it was dear, next in line: It is down." in request_story(ledger, receipt.id)["sentences"]
     assert "three" not in json.dumps(decision), "no text in the ledger"
 
 
@@ -337,6 +339,22 @@ async def test_of_many_at_once_no_more_are_sent_than_the_budget_pays(tmp_path: P
     assert len(engine.requests) == len(answered) == 3
     ledger = await house.close()
     assert money_of(ledger, house) == (3 * 1_000_000, 0)
+
+
+async def test_a_plan_counts_the_money_that_will_be_set_aside(tmp_path: Path) -> None:
+    # A token costs one: about 4 of them are asked, but money is set aside for a byte each, and a template.
+    house = House(tmp_path, pool(price_in=1e6), budget={"per_day": 100.0})
+    asked = ask("one two three", mode="quality", max_tokens=1)
+    told = await house.gateway.explain(asked)
+    assert [each["code"] for each in told["decision"]["removed"]] == ["budget"]
+    text, receipt = await house.answer(asked)
+    assert (text, receipt.reason) == ("local", told["decision"]["reason"])
+    named = dataclasses.replace(asked, model="big", mode="auto")
+    for way in (house.gateway.explain, house.ask):
+        with pytest.raises(BudgetExceeded):
+            await way(named)
+    assert house.engines["big"].requests == []
+    await house.close()
 
 
 async def test_a_request_that_nobody_can_pay_is_402_and_local_answers_for_auto(tmp_path: Path) -> None:

@@ -88,9 +88,7 @@ def test_a_long_history_with_a_trivial_last_turn_is_kept_from_the_small_window()
     allowed = filter(make_facts(num_prompt_tokens={"laptop": 17_000, "cloud": 15_800}), world, SETTINGS)
 
     assert allowed.engines == ("cloud",)
-    assert (
-        "holds 16,384 tokens; the prompt has 17,000 and the answer needs" in allowed.removed[0].sentence
-    )
+    assert "holds 16,384 tokens; the prompt has 17,000 and the answer needs" in allowed.removed[0].sentence
 
 
 def test_the_context_has_room_for_the_answer_by_each_engines_own_count() -> None:
@@ -169,6 +167,22 @@ def test_money_is_checked_at_the_most_that_the_answer_may_cost() -> None:
     assert engines(limit=0.01, spent=0.003, reserved=0.002) == ("laptop",)
     # A limit of nothing is a limit.
     assert engines(limit=0.0) == ("laptop",)
+
+
+def test_money_is_checked_as_it_is_set_aside_and_what_is_left_is_told_in_tokens() -> None:
+    # 10 tokens by their length, but up to 1,000, at 2 a million; 500 answered, at 8.
+    facts = make_facts(estimated_tokens=10, most_prompt_tokens=1000, max_tokens=500)
+
+    def taken(limit: float, **changes: Any) -> list[str]:
+        world = make_world(make_hosted(), budgets=(Budget("day", limit),))
+        return [each.sentence for each in filter(replace(facts, **changes), world, SETTINGS).removed]
+
+    assert taken(0.006) == []
+    assert taken(0.00599)[0].endswith("has 0.00599 left, enough for an answer of 498 tokens")
+    assert taken(0.00599, num_choices=2)[0].endswith("enough for an answer of 249 tokens")
+    assert taken(0.002)[0].endswith("has 0.002 left")
+    # An answer of what was told is paid for.
+    assert taken(0.00599, max_tokens=498) == []
 
 
 def test_another_currency_counts_by_its_rate() -> None:
