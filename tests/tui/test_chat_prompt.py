@@ -12,6 +12,7 @@ from edgecloud.app.tui.commands.words import edited
 from edgecloud.app.tui.draft import DraftFile
 from edgecloud.app.tui.state.commands import COMMANDS
 from edgecloud.app.tui.state.preferences import Preferences
+from edgecloud.app.tui.widgets.help import Help
 from edgecloud.app.tui.widgets.label import Label
 from edgecloud.app.tui.widgets.sidebar import ChatList
 from edgecloud.app.tui.widgets.turns import AnswerView
@@ -280,6 +281,23 @@ async def test_help_leaves_room_for_the_chat_and_closes_with_escape(tmp_path: Pa
         await user.pilot.press("escape")
         await user.settled()
         assert "Esc close this" not in user.screen_text()
+
+
+async def test_help_has_a_small_terminal_to_itself(tmp_path: Path) -> None:
+    async with driven(make_app(tmp_path), size=(40, 12)) as user:
+        await user.type("half a question")
+        before = user.screen_text()
+        width = user.chat.query_one("#main").size.width
+        await user.pilot.press("f1")
+        await user.settled()
+        assert user.chat.query_one(Help).size.width >= 36
+        assert "Esc close this" in user.screen_text()
+        assert "half a question" not in user.screen_text()
+        assert user.chat.query_one("#main").size.width == width
+
+        await user.pilot.press("escape")
+        await user.settled()
+        assert user.screen_text() == before
 
 
 async def test_tokens_are_counted_by_who_is_in_memory_and_guessed_by_that(tmp_path: Path) -> None:
