@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgecloud.errors import EdgeCloudError
-from edgecloud.types import ChatRequest, EngineEvent, Receipt
+from edgecloud.types import ChatRequest, Event, Receipt
 
 from .journal import Beginning, Journal, OpenTurn, Status
 from .run import Run
@@ -50,7 +50,7 @@ class Recording:
             self._take(*await self._journal.begun(self._beginning))
             self._beginning = None
 
-    def add(self, event: EngineEvent) -> None:
+    def add(self, event: Event) -> None:
         """Note what came of the answer."""
         if self._turn is not None:
             self._turn.add(event)
