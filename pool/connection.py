@@ -45,6 +45,7 @@ class Connection:
         self._base = _base_url(entry)
         self._root = self._base.parent if self._base.name == "v1" else self._base
         self._offline = offline
+        self._local = entry.local
         self._connect_s = entry.connect_timeout_s
         self._key = entry.api_key.get_secret_value() if entry.api_key is not None else None
         self._session: aiohttp.ClientSession | None = None
@@ -60,13 +61,20 @@ class Connection:
         return _is_loopback(self._base.host or "")
 
     def permit(self, *, offline: bool = False) -> None:
-        """Raises `NoPermittedRoute` if nothing may leave this machine and the endpoint is elsewhere, and
-        `UpstreamError` if its key is still to be found. Looks up no name.
+        """Raises `NoPermittedRoute` if nothing may leave this machine and the endpoint is elsewhere, or on
+        loopback and not said to compute here, and `UpstreamError` if its key is still to be found. Looks up
+        no name.
         """
-        if (offline or self._offline) and not self.is_loopback:
-            raise NoPermittedRoute(
-                f"{self.name} is at {self.host}, and offline mode allows this machine only."
-            )
+        if offline or self._offline:
+            if not self.is_loopback:
+                raise NoPermittedRoute(
+                    f"{self.name} is at {self.host}, and offline mode allows this machine only."
+                )
+            if not self._local:
+                raise NoPermittedRoute(
+                    f"{self.name} at {self.host} may be a tunnel, and offline mode allows this machine only: "
+                    "set `local = true` in its entry if it computes here (`edgecloud pool add --local`)."
+                )
         if self._key is not None and self._key.startswith("env:"):
             variable = self._key.removeprefix("env:")
             raise UpstreamError(

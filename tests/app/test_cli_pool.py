@@ -206,6 +206,13 @@ def test_nothing_is_tested_offline(server: Live, monkeypatch: pytest.MonkeyPatch
     result = pool("test")
     assert result.exit_code == 1
     assert "offline" in result.stdout
+    pool("add", "tunnel", server.url, "--model", "tiny")
+    pool("add", "here", server.url, "--model", "tiny", "--local")
+    lines = pool("test").stdout.splitlines()
+    assert [(line.split()[:2], "offline" in line) for line in lines if "box" not in line] == [
+        (["fail", "tunnel"], True),
+        (["ok", "here"], False),
+    ]
 
 
 def found(*fields: str) -> str:

@@ -44,11 +44,22 @@ async def test_offline_still_talks_to_this_machine_and_looks_up_nothing(
     monkeypatch.setattr(connection.aiohttp.ThreadedResolver, "resolve", look_up)
     async with (
         upstream(good) as server,
-        engine_at(server.url.replace("127.0.0.1", host), offline=True) as engine,
+        engine_at(server.url.replace("127.0.0.1", host), offline=True, local=True) as engine,
     ):
         assert text_of(await gather(engine)) == "Because of air."
 
     assert looked_up == []
+
+
+@pytest.mark.parametrize("where", ["settings", "request"])
+async def test_offline_a_loopback_address_alone_proves_nothing(where: str) -> None:
+    async with upstream(good) as server, engine_at(server.url, offline=where == "settings") as engine:
+        with pytest.raises(NoPermittedRoute, match="offline"):
+            await gather(engine, make_request(offline=where == "request"))
+        if where == "settings":
+            assert (await engine.health()).ok is False
+            assert await engine.count_tokens(make_request()) > 0
+        assert server.calls == []
 
 
 async def test_only_the_entry_says_whether_an_answer_is_local() -> None:
