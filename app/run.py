@@ -127,6 +127,8 @@ class Run:
         self.first_delta_s: float | None = None
         self._stretch: list[tuple[float, int]] = []
         """The first and the last moment at which this engine had answered so many tokens."""
+        self._speed_begun: float | None = None
+        """Tokens a second of the part before the first seam, where another engine went on."""
         self.finished = False
         self.closed = False
         """Whether its end is written: the caller may leave after that."""
@@ -162,6 +164,9 @@ class Run:
                 self._stretch.clear()
             case Done():
                 self._usage, self.timings, self.finished = event.usage, event.timings, True
+            case Notice(kind="continued"):
+                if self._speed_begun is None:
+                    self._speed_begun = self._speed_of_pieces()
             case Notice() | ChoiceDone():
                 pass
             case _:
@@ -203,10 +208,17 @@ class Run:
         )
 
     def _tokens_per_s(self) -> float:
-        """As the engine measured it; of an answer that was cut off, as its pieces came."""
+        """As the engine measured it; of an answer that was cut off, as its pieces came; where another
+        went on, that of who began: the receipt's engine is that one.
+        """
+        if self._speed_begun is not None:
+            return self._speed_begun
         if self.finished:
             decode_s = self.timings.decode_s
             return self._usage.completion_tokens / decode_s if decode_s > 0 else 0.0
+        return self._speed_of_pieces()
+
+    def _speed_of_pieces(self) -> float:
         if len(self._stretch) < 2:
             return 0.0
         (since, num_before), (until, number) = self._stretch

@@ -6,7 +6,7 @@ import pytest
 
 from edgecloud.app import run as module
 from edgecloud.app.run import Run, Tried
-from edgecloud.types import ChatRequest, Done, EngineEvent, Start, TextDelta, Timings, Usage
+from edgecloud.types import ChatRequest, Done, EngineEvent, Notice, Start, TextDelta, Timings, Usage
 
 START = Start("local", "smollm2", 3)
 
@@ -46,6 +46,16 @@ def test_one_piece_has_no_speed_and_another_engine_one_of_its_own(monkeypatch: p
     before = [(float(number), TextDelta("a")) for number in range(1, 9)]
     after = [(20.0, START), (21.0, TextDelta("b")), (23.0, TextDelta("b"))]
     assert run_of(monkeypatch, (0, START), *before, *after).receipt().tokens_per_s == 0.5
+
+
+def test_an_answer_that_another_went_on_with_has_the_speed_of_who_began_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its engine's own timings are of the last part, its tokens of all."""
+    began = [(float(number), TextDelta("a", num_tokens=4)) for number in range(1, 4)]
+    seam, done = Notice("continued", "It broke off."), Done(Usage(3, 20), Timings(decode_s=0.1))
+    after = [(9.0, seam), (10.0, TextDelta("b", num_tokens=8)), (10.5, seam), (11.0, done)]
+    assert run_of(monkeypatch, (0, START), *began, *after).receipt().tokens_per_s == 4.0
 
 
 def test_where_no_engine_began_the_model_is_the_one_asked_for() -> None:
