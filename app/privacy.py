@@ -66,6 +66,9 @@ class PrivacyDesk:
         except StorageError:
             # The conversation's own text is looked at again in any case, but a bare wish is nowhere else.
             return None
+        if session in self._known:
+            # Another request of the conversation was looked at meanwhile: what it found is not to be forgotten.
+            return self._known[session]
         return PUBLIC if kept is None else load_record(Privacy, kept)
 
     def _remember(self, session: str, privacy: Privacy, *, is_news: bool) -> None:

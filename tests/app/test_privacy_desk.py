@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from edgecloud.router.ledger import Ledger
 from edgecloud.router.privacy import UNREAD
 from edgecloud.settings import PrivacySettings, Settings
 from edgecloud.types import ChatRequest, Message
+
+CARD = "my card is 4539 1488 0343 6467"
 
 
 def ask(*texts: str, **fields: Any) -> ChatRequest:
@@ -42,6 +45,14 @@ async def test_a_chat_that_was_private_once_stays_so(desk: PrivacyDesk) -> None:
     assert await is_bound(desk, ask("hi", chat_id="chat-1", private=True))
     assert await is_bound(desk, ask("hi", "hello", "and?", chat_id="chat-1"))
     assert not await is_bound(desk, ask("hi", chat_id="chat-2"))
+
+
+@pytest.mark.parametrize("texts", [(CARD, "hi"), ("hi", CARD)])
+async def test_two_requests_of_a_chat_at_once_bind_it_as_one_of_them_does(
+    desk: PrivacyDesk, texts: tuple[str, str]
+) -> None:
+    await asyncio.gather(*(desk.look_at(ask(text, chat_id="chat-1")) for text in texts))
+    assert await is_bound(desk, ask("and?", chat_id="chat-1"))
 
 
 async def test_another_process_knows_it_too(tmp_path: Path) -> None:
