@@ -67,7 +67,7 @@ class PrivacyDesk:
             # The conversation's own text is looked at again in any case, but a bare wish is nowhere else.
             return None
         if session in self._known:
-            # Another request of the conversation was looked at meanwhile: what it found is not to be forgotten.
+            # Another request of the conversation was looked at meanwhile: what it found still holds.
             return self._known[session]
         return PUBLIC if kept is None else load_record(Privacy, kept)
 
