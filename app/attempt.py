@@ -22,6 +22,7 @@ from edgecloud.types import (
 )
 
 from ..router.money import most_usage
+from .facts import estimated_tokens
 from .faults import fault_of
 from .run import Tried, num_tokens
 from .upstreams import Turn, Upstream
@@ -180,3 +181,6 @@ class Attempt:
             self.upstream.failed(self.turn, f"it did not begin to answer for {waited_s:.0f} s")
         else:
             self.upstream.released(self.turn)
+        if not self._prompt_tokens and not self.upstream.billed.is_free:
+            # It has the prompt: who is paid may bill for it, though nobody waited for a sign of life.
+            self._prompt_tokens = estimated_tokens(self.request)

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -587,6 +588,22 @@ def books(tmp_path: Path) -> Books:
 
 
 DEAR = Price(prompt=10.0, cached=10.0, completion=1000.0)
+
+
+@pytest.mark.parametrize(("price", "tokens"), [(DEAR, 5), (Price(), 0)])
+async def test_who_is_paid_may_bill_a_prompt_that_it_gave_no_sign_of(
+    price: Price, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(*_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+        yield
+
+    monkeypatch.setattr(Upstream, "patience_s", lambda self, tokens: 0.02)
+    hung = FakeEngine(name="hung")
+    monkeypatch.setattr(hung, "generate", hang)
+    done = await Executed(ask(), make_upstream(hung, price=price), make_upstream(good())).go()
+    tried = done.run.tried[0]
+    assert (tried.outcome, tried.usage, tried.at_least) == ("late", Usage(tokens), tokens > 0)
 
 
 async def test_money_is_set_aside_before_anything_is_sent_and_the_answer_is_bounded_by_it(
