@@ -228,8 +228,8 @@ def test_money_has_one_spelling(write: Write) -> None:
 
 @pytest.mark.parametrize("content", [b"model = '\xff'", None])
 def test_a_file_that_cannot_be_read_is_a_sentence(config: Path, content: bytes | None) -> None:
-    config.parent.mkdir()
     if content is None:
+        config.unlink()
         config.mkdir()
     else:
         config.write_bytes(content)
@@ -348,7 +348,7 @@ def test_setting_a_value_can_mend_a_wrong_one(write: Write) -> None:
 
 
 def test_a_file_behind_a_link_stays_behind_it(config: Path, tmp_path: Path) -> None:
-    config.parent.mkdir()
+    config.unlink()
     (tmp_path / "dotfiles.toml").write_text("model = 'a'\n")
     config.symlink_to(tmp_path / "dotfiles.toml")
 
