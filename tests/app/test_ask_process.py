@@ -191,7 +191,9 @@ def test_an_answer_on_a_terminal_ends_in_one_newline(terminal: Any) -> None:
     assert "\x1b" not in child.before.decode()
 
 
-@pytest.mark.parametrize("how", ["damaged", "a folder", "read-only home"])
+@pytest.mark.parametrize(
+    "how", ["damaged", *(pytest.param(each, marks=pytest.mark.slow) for each in ("a folder", "read-only home"))]
+)
 def test_a_history_that_cannot_be_written_costs_one_warning(tmp_path: Path, terminal: Any, how: str) -> None:
     database = tmp_path / "data" / "edgecloud.db"
     if how == "damaged":

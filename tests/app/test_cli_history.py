@@ -127,6 +127,7 @@ def test_rm_removes_the_named_and_leaves_no_trace(tmp_path: Path, chats: list[st
     assert b"the sea" in edgecloud(tmp_path, "history", "list").stdout
 
 
+@pytest.mark.slow
 def test_rm_tells_if_text_could_not_be_wiped_yet(tmp_path: Path, chats: list[str]) -> None:
     reader = sqlite3.connect(tmp_path / "data" / "edgecloud.db")
     reader.execute("BEGIN")

@@ -175,6 +175,7 @@ async def test_no_byte_of_a_deleted_chat_is_left_while_a_server_has_the_files_op
         assert story["decision"] is None
 
 
+@pytest.mark.slow
 async def test_what_another_process_still_reads_is_wiped_by_the_next_start(history: History) -> None:
     async with learning_house() as gateway:
         await ask(gateway, f"How does the {SECRET} do an easy thing?")

@@ -191,6 +191,7 @@ def test_a_declared_100_mb_body_is_refused_before_any_of_it_is_sent(serve: Serve
     assert b"payload_too_large" in answer
 
 
+@pytest.mark.slow
 def test_a_declared_100_mb_body_that_expects_to_be_asked_is_never_asked_for(serve: Serve) -> None:
     live = serve()
     with live.connect() as raw:
@@ -226,6 +227,7 @@ def test_the_answer_is_not_lost_to_a_reset_while_the_body_is_still_being_sent(se
         assert raw.recv(65536).startswith(b"HTTP/1.1 413 ")
 
 
+@pytest.mark.slow
 def test_an_endless_body_is_cut_off(serve: Serve) -> None:
     live = serve(body_limit_mb=1)
     with live.connect() as raw:

@@ -112,6 +112,7 @@ def test_a_second_signal_stops_now(serve: Serve) -> None:
     assert not live.thread.is_alive()
 
 
+@pytest.mark.slow
 def test_a_stopping_server_does_not_wait_for_clients_that_read_nothing(serve: Serve) -> None:
     engine = FakeEngine([b"x" * 1000] * 1_000_000)
     live = serve(engine, drain_s=0.0)
@@ -124,6 +125,7 @@ def test_a_stopping_server_does_not_wait_for_clients_that_read_nothing(serve: Se
     assert engine.cancelled == ["decode"]
 
 
+@pytest.mark.slow
 def test_a_stopping_server_does_not_wait_for_half_a_request(serve: Serve) -> None:
     live = serve(drain_s=0.0)
     with live.connect() as raw:
