@@ -192,7 +192,8 @@ def test_an_answer_on_a_terminal_ends_in_one_newline(terminal: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", ["damaged", *(pytest.param(each, marks=pytest.mark.slow) for each in ("a folder", "read-only home"))]
+    "how",
+    ["damaged", *(pytest.param(each, marks=pytest.mark.slow) for each in ("a folder", "read-only home"))],
 )
 def test_a_history_that_cannot_be_written_costs_one_warning(tmp_path: Path, terminal: Any, how: str) -> None:
     database = tmp_path / "data" / "edgecloud.db"
