@@ -234,9 +234,10 @@ class Gateway:
             )
         return await embedder.embed(request.inputs)
 
-    async def models(self) -> list[ModelCard]:
-        """`auto` first, then chat models, then embedding models."""
-        return await self.catalog.cards()
+    async def models(self, tenant: str | None = None) -> list[ModelCard]:
+        """`auto` first, then chat models, then embedding models; those that the key may ask for."""
+        cards = await self.catalog.cards()
+        return cards if self.keys is None else [card for card in cards if self.keys.offers(tenant, card)]
 
     async def engine_of(self, request: ChatRequest) -> Engine:
         """The engine that a request names, for its tokenizer. Raises `ModelNotFound`, and `NoPermittedRoute`

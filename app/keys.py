@@ -7,6 +7,7 @@ from datetime import datetime
 from edgecloud.errors import NoPermittedRoute, StorageError
 from edgecloud.http.keys import tenant_of
 from edgecloud.settings import KeyEntry, Settings
+from edgecloud.types import ModelCard
 
 from ..router.world import KeyLimits
 from .books import Books
@@ -37,12 +38,16 @@ class KeyDesk:
         entry = self._entries.get(tenant or "")
         return entry is not None and entry.tokens_per_day is not None
 
+    def offers(self, tenant: str | None, card: ModelCard) -> bool:
+        """Whether a key may ask for a model of the list; embedders are everybody's."""
+        return card.kind != "chat" or self._may_use(tenant, card.id if card.engine == "pool" else card.engine)
+
     async def permit(self, tenant: str | None, engine: str) -> None:
         """Raises `NoPermittedRoute` if a key may not use this engine, or has used up its day."""
-        entry = self._entries.get(tenant or "")
-        if entry is not None and entry.engines and engine not in entry.engines:
+        if not self._may_use(tenant, engine):
+            name = self._entries[tenant or ""].name
             raise NoPermittedRoute(
-                f"{engine} is not among the engines of the key {entry.name}: ask for another one.",
+                f"{engine} is not among the engines of the key {name}: ask for another one.",
                 param="model",
             )
         await self._check(tenant, 1)
@@ -59,6 +64,10 @@ class KeyDesk:
     def release(self, request_id: str) -> None:
         """The request is over, and what it took is written down or will be before anybody reads the sum."""
         self._held.pop(request_id, None)
+
+    def _may_use(self, tenant: str | None, engine: str) -> bool:
+        entry = self._entries.get(tenant or "")
+        return entry is None or not entry.engines or engine in entry.engines
 
     async def _check(self, tenant: str | None, tokens: int) -> None:
         limits = await self.limits_of(tenant)

@@ -28,7 +28,7 @@ class PoolBackend:
             async for event in events:
                 yield event
 
-    async def models(self) -> list[ModelCard]:
+    async def models(self, tenant: str | None = None) -> list[ModelCard]:
         capabilities = await self.engine.capabilities()
         return [
             ModelCard(

@@ -15,7 +15,7 @@ class Backend(Protocol):
     def chat(self, request: ChatRequest) -> Events:
         """Events beginning with `Start`, once everything about the request is known to be right."""
 
-    async def models(self) -> list[ModelCard]: ...
+    async def models(self, tenant: str | None = None) -> list[ModelCard]: ...
 
     async def engine_of(self, request: ChatRequest) -> Engine:
         """The engine that a request names. Raises `NoPermittedRoute` where it may not be told the text, be it

@@ -1,4 +1,4 @@
-"""The models that can be asked for by name."""
+"""The models that can be asked for by name, with the key that asks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from fastapi import FastAPI, Request, Response
 
 from edgecloud.errors import ModelNotFound
 from edgecloud.http.backend import Backend
+from edgecloud.http.call import call_of
 from edgecloud.http.responses import json_response
 from edgecloud.http.routes import add_api
 from edgecloud.wire import openai_models
@@ -23,11 +24,11 @@ class ModelRoutes:
         add_api(app, "GET", "/models/{model:path}", self.one)
 
     async def list(self, http: Request) -> Response:
-        return json_response(openai_models.list_body(await self.backend.models()))
+        return json_response(openai_models.list_body(await self.backend.models(call_of(http.scope).tenant)))
 
     async def one(self, http: Request) -> Response:
         name: str = http.path_params["model"]
-        cards = await self.backend.models()
+        cards = await self.backend.models(call_of(http.scope).tenant)
         if not name:
             return json_response(openai_models.list_body(cards))
         for card in cards:

@@ -304,6 +304,20 @@ def test_a_key_is_answered_by_its_own_engines_only(tmp_path: Path) -> None:
         assert http.post(path, json=chat()).status_code == 401
 
 
+def test_a_key_is_shown_what_it_may_ask_for(tmp_path: Path) -> None:
+    limited = ({"name": "ci", "key": "k1", "engines": ("small",)}, {"name": "rich", "key": "k2"})
+    with house(tmp_path, limited=limited) as http:
+        listed = {
+            key: [card["id"] for card in http.get("/v1/models", headers=bearer(key)).json()["data"]]
+            for key in ("k1", "k2")
+        }
+        hidden, shown = (http.get("/v1/models/big", headers=bearer(key)) for key in ("k1", "k2"))
+    assert set(listed["k2"]) - set(listed["k1"]) == {"big"}
+    assert {"auto", "small"} < set(listed["k1"])
+    assert (hidden.status_code, shown.status_code) == (404, 200)
+    assert "big" not in hidden.json()["error"]["message"].partition("Known:")[2]
+
+
 def test_a_key_that_may_not_use_the_model_it_names_is_refused_without_a_router(tmp_path: Path) -> None:
     with house(tmp_path, limited=({"name": "ci", "key": "k1", "engines": ("big",)},)) as http:
         answer = http.post("/v1/chat/completions", json=chat(model="small"), headers=bearer("k1"))
