@@ -1,4 +1,4 @@
-"""Who was first for questions like one at hand, as all processes of this user know it, asked for toss-ups."""
+"""Who was first for questions like one at hand, as all processes of this user know it."""
 
 from __future__ import annotations
 
